@@ -25,13 +25,10 @@ class Further:
     """
 
     study: str
-    seed: int
-    """The first one."""
+    seed: int  # the first one
     seeds: int
-    seconds: float
-    """What it takes, by what each seed took before."""
-    decides: int
-    """Claims that would probably be decided."""
+    seconds: float  # what it takes, by what each seed took before
+    decides: int  # claims that would probably be decided
 
     @property
     def changes(self) -> dict[str, int]:

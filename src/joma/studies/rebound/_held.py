@@ -33,8 +33,7 @@ Tensors = Mapping[str, Tensor]
 class Hold(ABC):
     """What is held in every layer. Each function is of one layer, all members at once: (members, ...)."""
 
-    elsewhere: bool = False
-    """Whether it is the control: a push that is as large and holds nothing."""
+    elsewhere: bool = False  # whether it is the control: a push that is as large and holds nothing
     always: ClassVar[bool] = False
     """Whether the push is worked out in every pass; then it is written once, at the valley."""
 

@@ -8,12 +8,9 @@ import numpy as np
 class Path(NamedTuple):
     """A network from its beginning on, the way down of its base included."""
 
-    steps: np.ndarray
-    """(points,)"""
-    entropy: np.ndarray
-    """(layers, seeds, points); NaN for seeds that diverged."""
-    loss: np.ndarray
-    """(seeds, points), on the validation text."""
+    steps: np.ndarray  # (points,)
+    entropy: np.ndarray  # (layers, seeds, points); NaN for seeds that diverged
+    loss: np.ndarray  # (seeds, points), on the validation text
 
 
 def valleys(found: Path) -> np.ndarray:

@@ -73,8 +73,7 @@ class Twins:
     """What the twins of a study hold, in all layers, by its name; and which of them have no control."""
 
     holds: Mapping[str, Hold]
-    uncontrolled: tuple[str, ...] = ()
-    """No claim is about them alone: they stand beside the others."""
+    uncontrolled: tuple[str, ...] = ()  # no claim is about them alone: they stand beside the others
 
     def of(self, base: str) -> dict[str, Hold]:
         found: dict[str, Hold] = {}

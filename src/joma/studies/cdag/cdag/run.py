@@ -89,10 +89,8 @@ class Data(NamedTuple):
 
     x: Tensor
     labels: Tensor
-    latents: Tensor
-    """All latents below the class, the lowest first."""
-    height: Tensor
-    """(latents,)."""
+    latents: Tensor  # all latents below the class, the lowest first
+    height: Tensor  # (latents,)
 
     def of(self, members: Sequence[int]) -> Data:
         some = list(members)

@@ -33,11 +33,9 @@ class Text(NamedTuple):
 
     train: Tensor
     held_out: dict[str, Tensor]
-    sizes: tuple[int, int]
-    """Files and bytes of Python source; 0 where they are not counted."""
+    sizes: tuple[int, int]  # Files and bytes of Python source; 0 where they are not counted
     sha256: str
-    source: str = ""
-    """Of `Corpus`: the sha256 of the files, where they come with one package."""
+    source: str = ""  # of `Corpus`: the sha256 of the files, where they come with one package
 
 
 def read_text(config: GaloreTableConfig, progress: Progress) -> Text:

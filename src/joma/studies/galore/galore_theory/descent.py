@@ -30,8 +30,7 @@ class Case(NamedTuple):
     b: Tensor
     c: Tensor
     rate: float
-    start: Tensor | None = None
-    """G_0, where that is not g."""
+    start: Tensor | None = None  # G_0, where that is not g
 
 
 def stable_rank(g: Tensor) -> Tensor:

@@ -154,13 +154,11 @@ class Problem(NamedTuple):
     a0: Tensor
     b0: Tensor
     c0: Tensor
-    along: Tensor
-    """U_i, (draws, 3, pairs, m, n), for A, B and C."""
+    along: Tensor  # U_i, (draws, 3, pairs, m, n), for A, B and C
     a1: Tensor
     b1: Tensor
     c1: Tensor
-    lipschitz: Tensor
-    """(draws, 3)"""
+    lipschitz: Tensor  # (draws, 3)
     p: Tensor
     q: Tensor
 

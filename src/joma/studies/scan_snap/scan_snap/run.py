@@ -21,16 +21,11 @@ PHASE_TIME = 1000.0  # at which B is read in the phase plot
 class Recorded(NamedTuple):
     """A batch of flows: what class 1 does in each system."""
 
-    t: Any
-    """(steps,)"""
-    z: Any
-    """(steps, systems, tokens)"""
-    growth: Any
-    """(steps, systems, distinct): B as each distinct token of the class has it, rarest first."""
-    alpha: Any
-    """(steps, systems): probability of the right output."""
-    margin: Any
-    """(steps, systems): logit of the right output minus that of one that never follows."""
+    t: Any  # (steps,)
+    z: Any  # (steps, systems, tokens)
+    growth: Any  # (steps, systems, distinct): B as each distinct token of the class has it, rarest first
+    alpha: Any  # (steps, systems): probability of the right output
+    margin: Any  # (steps, systems): logit of the right output minus that of one that never follows
 
 
 def recorded(run: Run, name: str) -> Recorded:
