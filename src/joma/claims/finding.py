@@ -167,9 +167,7 @@ class Finding:
         if self.printed is None or self.verdict != "undecided":
             return None
         forms = [form for form in (self.printed, self.corrected) if form is not None]
-        needed = [
-            one.seeds_to_decide for form in forms for one in form.effects.values() if of_effect(one) == "undecided"
-        ]
+        needed = [one.seeds_to_decide for f in forms for one in f.effects.values() if of_effect(one) == "undecided"]
         needed += [one.seeds_to_decide for form in forms for one in (*form.tests, *form.controls) if isnan(one.value)]
         return max(known) if (known := [one for one in needed if one]) and len(known) == len(needed) else None
 

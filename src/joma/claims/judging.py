@@ -197,9 +197,7 @@ def _judged(wanted: Wanted, rows: Sequence[Value]) -> Judged:
     every = curves_of(rows, about)
     effect, control = _named_arms(wanted, every, about)
     wanted = replace(wanted, effect=effect, control=control)
-    cases = {
-        case: _arms(wanted, curves, f"{about}, case {case!r}" if case else about) for case, curves in every.items()
-    }
+    cases = {case: _arms(wanted, rows, f"{about}, case {case!r}" if case else about) for case, rows in every.items()}
     _refuse_percent(wanted, cases, about)
     better = "less" if wanted.lower else "more"
     says = wanted.says or f"{effect} has {better} {wanted.value or 'of it'} than {control}."
@@ -265,9 +263,7 @@ def _arms(wanted: Wanted, curves: Curves, about: str) -> Arms:
     found = compare(row(at_end, wanted.effect), control, paired=paired, level=wanted.level)
     moved = float("nan")
     if before < end:
-        changes = [
-            [now - then for now, then in zip(row(at_end, arm), row(at_before, arm), strict=True)] for arm in named
-        ]
+        changes = [[now - old for now, old in zip(row(at_end, arm), row(at_before, arm), strict=True)] for arm in named]
         moved = compare(changes[0], changes[1] if known is None else 0.0, paired=paired).difference
     beside = at_end[wanted.control] if known is None else {}
     return Arms(at_end[wanted.effect], beside, found, moved)

@@ -55,9 +55,7 @@ def measured(printed: Evidence, corrected: Evidence | None = None, details: Case
         return printed.tests[0].value
     forms = [_evidence(form) for form in (printed, corrected) if form is not None]
     named = [f"as printed: {forms[0]}", f"as corrected: {forms[1]}"] if len(forms) > 1 else forms
-    cases = [
-        (case, ", ".join(f"{k} {show(v)}" for k, v in numbers.items())) for case, numbers in (details or {}).items()
-    ]
+    cases = [(case, ", ".join(f"{k} {show(v)}" for k, v in row.items())) for case, row in (details or {}).items()]
     return "; ".join([*named, *(_named(case, words) for case, words in cases)])
 
 

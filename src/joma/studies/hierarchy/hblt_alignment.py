@@ -420,9 +420,7 @@ def _draw_gains(scores: Scores) -> Drawing:
         gains, reach = [b.difference for b in blocks], [b.half_width for b in blocks]
         left.plot(place, gains, "o-", ms=4, color=colour, label=f"height {level + 1}")
         left.errorbar(place, gains, reach, fmt="none", capsize=2, ecolor=colour)
-        right.plot(
-            scores.steps, [one.difference for one in over], "o-", ms=3, color=colour, label=f"height {level + 1}"
-        )
+        right.plot(scores.steps, [x.difference for x in over], "o-", ms=3, color=colour, label=f"height {level + 1}")
     for axis in (left, right):
         axis.axhline(0, ls="--", lw=1, color=INK)
         axis.set_ylabel("gain in correlation")

@@ -175,9 +175,7 @@ def _relative(run: Run, name: str) -> Any:
 
 def _slopes(run: Run) -> Any:
     """Order of the drift in the coherence, seed by seed; the widest coherence is left out as no longer small."""
-    pairs = zip(
-        *(np.log(each[1:]).T for each in (run.value("residual/coherence"), _relative(run, "drift"))), strict=True
-    )
+    pairs = zip(*(np.log(x[1:]).T for x in (run.value("residual/coherence"), _relative(run, "drift"))), strict=True)
     return np.array([np.polyfit(coherence, drift, 1)[0] for coherence, drift in pairs])
 
 

@@ -216,9 +216,7 @@ def draw(run: Run) -> list[Drawing]:
         right.axline((0, 0), slope=rate_z / rate_w, color=INK, lw=0.6, zorder=1)
     right.locator_params(axis="x", nbins=5)
     right.set(xlabel="change of ½Σv² of a token", ylabel="change of its logit z", title="Exp logits move with slope κ")
-    printed, corrected = (
-        number(largest(_drift(run, case, corrected=form) for case in unequal)) for form in (False, True)
-    )
+    printed, corrected = (number(largest(_drift(run, c, corrected=form) for c in unequal)) for form in (False, True))
     caption = (
         "With unequal learning rates the invariant needs the factor κ, the rate of attention divided by the rate of "
         f"the MLP. The largest drift is {printed} as printed and {corrected} with κ. Left: the largest drift of the "

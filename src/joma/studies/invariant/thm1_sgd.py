@@ -274,9 +274,7 @@ def momentum(run: Run, claim: Claim) -> Finding:
     """
     law = (1 + float(run.config["momentum"])) / (1 - float(run.config["momentum"]))
     largest = np.abs([run.value(f"{kind}/momentum/drift") for kind in KINDS]).max()
-    ratio, plain = (
-        {str(kind): _ratio_to_sgd(run, kind, recipe) for kind in KINDS} for recipe in ("momentum", "full batch")
-    )
+    ratio, plain = ({str(kind): _ratio_to_sgd(run, kind, how) for kind in KINDS} for how in ("momentum", "full batch"))
     what = "attention: relative distance of drift / drift of SGD at η → 0 from (1 + β)/(1 − β)"
     return by_tests(
         claim,

@@ -200,9 +200,7 @@ def draw(run: Run) -> list[Drawing]:
     bound(speeds, EXACT)
     speeds.set(yscale="log", xlabel="time / t*", ylabel="relative error of V′", ylim=(1e-17, 1e3))
     speeds.set_title("Summing rows first gives V′")
-    start, end, gradient = (
-        number(run.value(f"rank/{name}")[at].mean()) for name, at in (("V", 0), ("V", -1), ("V'", -1))
-    )
+    start, end, gradient = (number(run.value(f"rank/{of}")[at].mean()) for of, at in (("V", 0), ("V", -1), ("V'", -1)))
     caption = (
         f"V loses its stable rank slowly and its gradient V′ loses it fast: from {start} to {end} for V and to "
         f"{gradient} for V′. Left: stable rank for Gaussian saliencies, from a zero start to 1e-12 before the "

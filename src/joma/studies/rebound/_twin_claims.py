@@ -161,9 +161,7 @@ def _caption(twins: Twins, leads: str, run: Run, layers: Sequence[Case]) -> str:
                 one += f" ({_signed(run, case, twin_name(case.base, held, elsewhere=True))} pushed elsewhere)"
             ends.append(one)
         ways.append(f"{case.name}: {', '.join(ends)}")
-    judged = {
-        case: share_removed(run, case, leads) for case in _twins.judged_layers(run) if not _slipped(run, case, leads)
-    }
+    judged = {one: share_removed(run, one, leads) for one in _twins.judged_layers(run) if not _slipped(run, one, leads)}
     gone = " and ".join(f"{share:.0%} of the rise in {case.name}" for case, share in judged.items())
     loose = {f"{held} in {case.name}": _slipped(run, case, held) for held in twins.holds for case in layers}
     slipped = ", ".join(f"{name} (off by {off:.0%})" for name, off in loose.items() if off)

@@ -131,9 +131,7 @@ def _composed(run: Run, claim: Claim) -> Finding:
     """
     what, name = "smallest M p of compositions that are trained", "least trained composition M p"
     largest = {m: rows.largest(run, "largest composition M p", m) for m in rows.MODELS}
-    ends = {
-        m: [(int(case.split("/")[0]), run.value(f"{case}/composition p")) for case in rows.cases(run, m)] for m in "AB"
-    }
+    ends = {m: [(int(c.split("/")[0]), run.value(f"{c}/composition p")) for c in rows.cases(run, m)] for m in "AB"}
     mean = {m: float(np.mean([tokens * p[-1].mean() for tokens, p in some])) for m, some in ends.items()}
     return by_tests(
         claim,

@@ -81,9 +81,7 @@ def _stationary(run: Run, claim: Claim) -> Finding:
 
     At the maximum of Lemma 6; at that of Lemma 7, another place, the two sides must differ.
     """
-    here, elsewhere = (
-        abs(exp(-(y**2)) - 1 / (2 * y**2 + 1)) for y in (run.value(f"{name}/top")[0] for name in ("g", "G"))
-    )
+    here, elsewhere = (abs(exp(-(y**2)) - 1 / (2 * y**2 + 1)) for y in (run.value(f"{of}/top")[0] for of in ("g", "G")))
     control = {"at the maximum of the function of Lemma 7": elsewhere}
     return by_residual(claim, printed=here, tolerance=PLACE, what="difference of both sides", control=control)
 

@@ -93,9 +93,7 @@ def _rule(run: Run, claim: Claim) -> Finding:
     """
     agree = {name: share(run, name, "edges with the rule", of="edges") for name in NETWORKS}
     seen = {name: while_learning(run, name, values) for name, values in agree.items()}
-    means = {
-        name: {"share": float(np.mean(seen[name])), "untrained": float(np.mean(agree[name][0]))} for name in NETWORKS
-    }
+    means = {one: {"share": float(np.mean(seen[one])), "untrained": float(np.mean(agree[one][0]))} for one in NETWORKS}
     return _by_effect(
         run,
         claim,
@@ -253,9 +251,7 @@ def draw(run: Run) -> list[Drawing]:
     figure, (left, right) = panels(2, width=4.5, height=3.0)
     for name, colour in zip(NETWORKS, SERIES, strict=False):
         steps = run.steps(f"{name}/counts")[1:]
-        together, alone, other = (
-            share(run, name, what)[1:].mean(1) for what in ("children", "signs", "other children")
-        )
+        together, alone, other = (share(run, name, one)[1:].mean(1) for one in ("children", "signs", "other children"))
         left.plot(steps, together, color=colour, label=name)
         left.plot(steps, alone, color=colour, ls="--")
         left.plot(steps, other, color=CONTROL, lw=1, label="latent of\nanother node")

@@ -119,9 +119,7 @@ class TextReader:
 
     def known_without(self) -> np.ndarray:
         """Loss on the judging half of the words' frequencies in the training text, (texts,)."""
-        return np.array(
-            [_frequency_loss(text, valid[1][1]) for text, valid in zip(self.texts, self._valid, strict=True)]
-        )
+        return np.array([_frequency_loss(text, held[1][1]) for text, held in zip(self.texts, self._valid, strict=True)])
 
 
 def _full_sequences(text: Corpus, batch: int, length: int) -> Tensor:

@@ -49,9 +49,7 @@ class Sweep:
         """The judged loss over training, (shapes, points, rates, seeds)."""
         lost = np.stack([self._members(f"{name}/diverged_at")[-1] >= 0 for name in self.names])
         stop = np.where(np.isfinite(curves[0]), curves[0], np.inf).argmin(1)[:, None]
-        self.choosing, self.judging = (
-            np.where(lost, np.nan, np.take_along_axis(curve, stop, 1)[:, 0]) for curve in curves
-        )
+        self.choosing, self.judging = (np.where(lost, np.nan, np.take_along_axis(one, stop, 1)[:, 0]) for one in curves)
         self.diverged = int(lost.sum())
         self.known_without = float(run.value(f"{self.family}/known without")[self.place])
 

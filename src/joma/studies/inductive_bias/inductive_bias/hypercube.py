@@ -166,9 +166,7 @@ class Cubes:
 
     def loss(self, representation: Representation, members: Sequence[int]) -> Tensor:
         batches = [self.views(FRESH - i, members) for i in range(FRESH_BATCHES)]
-        losses = [
-            contrastive_loss(representation(one), representation(two), self.config.temperature) for one, two in batches
-        ]
+        losses = [contrastive_loss(representation(a), representation(b), self.config.temperature) for a, b in batches]
         return torch.stack(losses).mean(0)
 
     def points(self, step: int, members: Sequence[int]) -> Tensor:

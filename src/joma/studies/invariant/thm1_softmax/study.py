@@ -202,9 +202,7 @@ def covariance(run: Run, claim: Claim) -> Finding:
 
     In training, without and with Cov(s, b); the control takes Cov(s, b) from the other classes.
     """
-    z, without, identity = (
-        {kind: run.value(f"{kind}/{name}") for kind in KINDS} for name in ("z", "integrated", "identity")
-    )
+    z, without, identity = ({kind: run.value(f"{kind}/{s}") for kind in KINDS} for s in ("z", "integrated", "identity"))
     swapped = [
         relative(without[kind] + identity[other] - without[other], z[kind])[:, -1].mean()
         for kind, other in zip(KINDS, reversed(KINDS), strict=True)

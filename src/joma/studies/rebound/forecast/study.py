@@ -217,9 +217,7 @@ def _skill_caption(run: Run, learned: Learned) -> str:
     everyone = [name for variants in learned.values() for name in variants]
     parts = []
     for quantity in record.QUANTITIES:
-        means = {
-            name: mean_over_seeds(record.skill_of(run, everyone, quantity, name)) for name in _lines(run, quantity)
-        }
+        means = {one: mean_over_seeds(record.skill_of(run, everyone, quantity, one)) for one in _lines(run, quantity)}
         scores = listing(f"{LINES[name][0]} {number(mean, '%')}" for name, mean in means.items())
         parts.append(f"{NAMES[quantity].capitalize()}: {scores}.")
     return (

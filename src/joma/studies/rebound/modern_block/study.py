@@ -220,9 +220,7 @@ def judge_gate(run: Run, claim: Claim) -> Finding:
     """
     level = record.uniform(run.config["made_length"])
     masses = {arm: record.sink(run, arm) for arm in MADE_ARMS}
-    if any(
-        np.isfinite(mass).sum() < FEWEST_SEEDS for arm, mass in masses.items() if arm in (PLAIN, "gate", "MLP gate")
-    ):
+    if any(np.isfinite(row).sum() < FEWEST_SEEDS for arm, row in masses.items() if arm in (PLAIN, "gate", "MLP gate")):
         raise NotRun("too few networks learned to attend", made_steps=2 * run.config["made_steps"])
     controls = {
         "uniform attention": compare(masses[PLAIN], level),

@@ -100,9 +100,7 @@ def _judge_twin(run: Run, claim: Claim, frozen: str) -> Finding:
 def _rises_of_twins(run: Run, cases: Iterable[cause.Case]) -> dict[str, dict[str, float]]:
     found = {}
     for case in cases:
-        networks = {"nothing": case.base} | {
-            one: cause.twin_name(case.base, one) for one in cause.frozen_in(run, case.base)
-        }
+        networks = {"nothing": case.base} | {x: cause.twin_name(case.base, x) for x in cause.frozen_in(run, case.base)}
         rises = {frozen: compare(case.mean(cause.rises(run, name))).value for frozen, name in networks.items()}
         found[f"{case.name}, rise by what is frozen"] = rises
     return found

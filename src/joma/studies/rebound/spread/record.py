@@ -99,9 +99,7 @@ def rises(run: Run, variant: str) -> np.ndarray:
 
 def removed(run: Run, variant: str, held: str) -> np.ndarray:
     """How far entropy at the end falls if that is held at the valley, (layers, seeds)."""
-    entropy, scaled = (
-        values(run, variant, what)[:, :, -1].mean(-1) for what in ("valid/entropy", f"spread/held/{held}")
-    )
+    entropy, scaled = (values(run, variant, of)[:, :, -1].mean(-1) for of in ("valid/entropy", f"spread/held/{held}"))
     return np.asarray(entropy - scaled)
 
 

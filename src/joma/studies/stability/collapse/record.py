@@ -81,9 +81,7 @@ def rings(run: Run, rule: str, *, place: bool = False) -> np.ndarray:
 def usual(run: Run) -> dict[str, np.ndarray]:
     """The point at which each alarm of the monitor rings first with its own threshold, (members,); -1 if never."""
     steps, every = run.value(f"{PLAIN}/usual rings"), int(run.config["every"])
-    return {
-        name: np.where(row < 0, -1, row // every).astype(int) for name, row in zip(alarm_names(), steps, strict=True)
-    }
+    return {one: np.where(row < 0, -1, row // every).astype(int) for one, row in zip(alarm_names(), steps, strict=True)}
 
 
 def any_of(several: dict[str, np.ndarray]) -> np.ndarray:
