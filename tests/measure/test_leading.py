@@ -23,7 +23,7 @@ MATRICES = {
     "square": lambda: gaussian(300, 300),
     "the most rows without strips": lambda: gaussian(512, 192),
     "the fewest rows with strips": lambda: gaussian(513, 192),
-    "strips of two widths": lambda: gaussian(600, 201),
+    "strips of two widths": lambda: gaussian(600, 521),
     "transposed": lambda: gaussian(250, 400).mT,
     "common mean": lambda: gaussian(200, 300) + 3,
     "two alike": lambda: with_values(torch.tensor([3.0, 3.0 - 1e-4, *[1.0] * 198]), 260),

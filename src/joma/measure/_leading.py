@@ -85,12 +85,12 @@ def leading(stack: Tensor, tolerance: float, failure: float, generator: torch.Ge
 
 
 def _gram(tall: Tensor) -> Tensor:
-    """tall^T tall: for five eighths of the work, if that is more than to copy the rest."""
+    """tall^T tall: for a little more than half of the work, if that is more than to copy the rest."""
     side = tall.shape[1]
     if len(tall) <= 128 * (3 + torch.get_num_threads()):
         return tall.mT @ tall
     made = tall.new_empty(side, side)
-    for i in range(0, side, step := -(-side // 4)):
+    for i in range(0, side, step := max(64, -(-side // 8))):
         here, beyond = slice(i, i + step), slice(i + step, None)
         torch.mm(tall[:, here].mT, tall[:, i:], out=made[here, i:])
         made[beyond, here] = made[here, beyond].mT
