@@ -154,9 +154,7 @@ def test_judging_must_cover_every_claim(toy, tmp_path):
     study, _ = toy
     with pytest.raises(RuntimeError, match="judged"):
         execute(
-            dataclasses.replace(
-                study, claims={replace(claim, name="other"): judge for claim, judge in study.claims.items()}
-            ),
+            dataclasses.replace(study, claims={replace(claim, name="other"): j for claim, j in study.claims.items()}),
             study.quick,
             tmp_path,
         )

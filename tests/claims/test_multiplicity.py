@@ -65,9 +65,7 @@ def test_claims_beside_the_same_control_name_each_other():
 
 def test_controls_of_the_same_mean_are_not_the_same():
     """Both have the mean 0.5, to the last digit."""
-    found = [
-        finding(name, [1.0, 1.1, 1.2], control) for name, control in (("a", [0.25, 0.5, 0.75]), ("b", [0, 0.5, 1]))
-    ]
+    found = [finding(name, [1.0, 1.1, 1.2], c) for name, c in (("a", [0.25, 0.5, 0.75]), ("b", [0, 0.5, 1]))]
     assert found[0].main.control_effect == found[1].main.control_effect
     assert [one.shares for one in judged_together(found)] == [(), ()]
 

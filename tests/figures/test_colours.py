@@ -10,9 +10,7 @@ import joma.report
 from joma.figures.style import SERIES, contrast, depth_colours, luminance, rate_colours
 
 CSS = (Path(joma.report.__file__).parent / "template" / "style.css").read_text(encoding="utf-8")
-PAGES = [
-    colour for name in ("paper", "panel") for colour in re.findall(rf"--{name}: light-dark\((.*?), (.*?)\)", CSS)[0]
-]
+PAGES = [c for name in ("paper", "panel") for c in re.findall(rf"--{name}: light-dark\((.*?), (.*?)\)", CSS)[0]]
 
 
 def test_the_report_has_the_pages_that_the_colours_were_chosen_for():

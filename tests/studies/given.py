@@ -91,9 +91,7 @@ def with_defaults():
 
 def _offered():
     for room in ROOMS:
-        yield from (
-            each for name, each in vars(room).items() if name in getattr(room, "__all__", ()) and callable(each)
-        )
+        yield from (e for name, e in vars(room).items() if name in getattr(room, "__all__", ()) and callable(e))
         for module in [room.__name__, *(one.name for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}."))]:
             if not module.rpartition(".")[2].startswith("_"):
                 for name, each in vars(importlib.import_module(module)).items():

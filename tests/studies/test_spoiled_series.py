@@ -95,9 +95,7 @@ def series_read(study, run):
 
 
 def letters(study, claim, run, series, jitters=(0.0,)):
-    several = [
-        {letter(study, claim, Spoiled(run, series, spoil, jitter)) for jitter in jitters} for spoil in SPOILS.values()
-    ]
+    several = [{letter(study, claim, Spoiled(run, series, spoil, j)) for j in jitters} for spoil in SPOILS.values()]
     return "".join(each.pop() if len(each) == 1 else HANGS_ON_ROUNDING for each in several)
 
 

@@ -70,9 +70,7 @@ def test_states_of_a_block(method):
             fits = rows == good.shape[-2] and (name == "w" or columns == good.shape[-1])
             if fits and (method != "velocity" or columns == good.shape[-1]):
                 answer = call(**{**given, name: value})
-                assert all(
-                    part.shape[: len(lead)] == (*lead,) for part in (answer if method == "velocity" else [answer])
-                )
+                assert all(p.shape[: len(lead)] == (*lead,) for p in (answer if method == "velocity" else [answer]))
             else:
                 wrong = "backprop" if fits else name
                 assert refusal(lambda name=name, value=value: call(**{**given, name: value}), wrong) is None, kind

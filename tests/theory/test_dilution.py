@@ -119,9 +119,7 @@ def test_shared_logits_rise_and_fall_as_the_mean_leaves_while_weights_grow():
     fallen, kept = (
         Layer(even, even, share, size=1e-3, seed=1) for share in (lambda t: 0.4 * math.exp(-t), lambda t: 0.4)
     )
-    variance = [
-        centred(shared_of(layer.logits(t, 2), layer.queries), layer.keys).square().mean(-1) for layer in (fallen, kept)
-    ]
+    variance = [centred(shared_of(l.logits(t, 2), l.queries), l.keys).square().mean(-1) for l in (fallen, kept)]
     top = variance[0].argmax().item()
     assert 0 < top < 4
     assert variance[0][-1] < 0.3 * variance[0][top]

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from every_study import (
-    says_what_is_seen,
-)
+from every_study import says_what_is_seen
 from records import changed, found, verdicts
 
 from joma.figures.style import house_style

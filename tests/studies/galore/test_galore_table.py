@@ -17,9 +17,7 @@ from joma.data.errors import CorpusError
 from joma.host.errors import BadInput
 from joma.runs import Run
 from joma.studies.galore.galore_table import networks as names
-from joma.studies.galore.galore_table.networks import (
-    METHODS,
-)
+from joma.studies.galore.galore_table.networks import METHODS
 from joma.studies.galore.galore_table.run import (
     LONG,
     SWEEP,

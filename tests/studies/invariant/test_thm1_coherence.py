@@ -17,9 +17,7 @@ QUALITATIVE, OPEN = "only qualitative", "undecided"
 JITTER = np.tile([-1.0, 1.0], 4)
 
 
-SPOILED = [
-    ("residual/drift", lambda x: 0 * x + 1e-12, "coherence-dual", HOLDS),
-]
+SPOILED = [("residual/drift", lambda x: 0 * x + 1e-12, "coherence-dual", HOLDS)]
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,7 @@ def like(z, correlation, size=1.0):
 def made(run, path, change):
     """The run with `change` put in the place of its series; z of each network along its own direction."""
     z = logits(range(SEEDS))
-    change = {f"{kind}/z": z for kind in KINDS} | {
-        f"{kind}/{name}": value for kind in KINDS for name, value in change(z).items()
-    }
+    change = {f"{k}/z": z for k in KINDS} | {f"{k}/{name}": v for k in KINDS for name, v in change(z).items()}
     return changed(run, path, lambda name, step, value: change.get(name, value))
 
 

@@ -345,9 +345,7 @@ def test_depths_that_a_record_lacks_are_not_run(tmp_path):
         "fig6-top-layers", "fig6-bottom-layers",
     }  # fmt: skip
     one = made(tmp_path / "one", fig6.Fig6Config(**SMALL, layers=(1,), rate=0.02, seeds=5), L1=depth(entropy[:, :, :1]))
-    assert {name for name, verdict in verdicts(fig6.STUDY, one).items() if verdict not in UNJUDGED} == {
-        "fig6-one-layer"
-    }
+    assert {name for name, v in verdicts(fig6.STUDY, one).items() if v not in UNJUDGED} == {"fig6-one-layer"}
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,7 @@ def made(tmp_path, **entropies):
     """A record of both kinds at two depths, with these entropies; others come back."""
     back = down_and_up(np.ones((5, 1)), 0.5 + 0.01 * SEEDS)
     depths = {f"{kind} L{n}": np.repeat(back, n, axis=2) for kind in study.KINDS for n in (1, 2)}
-    variants = {
-        name: ((0.02,), [2.0] * 5, entropies.get(name.replace(" ", "_"), one), [], {}) for name, one in depths.items()
-    }
+    variants = {n: ((0.02,), [2.0] * 5, entropies.get(n.replace(" ", "_"), one), [], {}) for n, one in depths.items()}
     return by_hand(tmp_path / "run.sqlite", STUDY, CONFIG, variants, layers=np.array(CONFIG.layers))
 
 

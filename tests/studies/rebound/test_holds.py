@@ -88,9 +88,7 @@ def words_by_hand(seen, member, head, text=None, through=None):
     """The logit of one query, the mean of all, at every place, less its mean over places, as a mean for each word."""
     text = TEXT if text is None else text
     query = seen["query"][member, :, head].mean((0, 1)) if through is None else through
-    found = [
-        [float(key @ query) / math.sqrt(len(query)) for key in seen["key"][member, b, head]] for b in range(len(text))
-    ]
+    found = [[float(k @ query) / math.sqrt(len(query)) for k in seen["key"][member, b, head]] for b in range(len(text))]
     found = np.array(found) - np.mean(found)
     return {word: found[(text == word).numpy()].mean() for word in text.unique().tolist()}
 

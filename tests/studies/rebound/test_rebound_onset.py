@@ -152,9 +152,7 @@ def test_entropy_by_class_averages_to_the_whole(whole):
 
 def test_where_nothing_falls_nothing_is_judged_and_all_is_drawn(whole, tmp_path):
     flat = changed(whole, tmp_path / "flat", lambda name, step, value: value * 0 + 2.0 if "/entropy" in name else value)
-    flat = changed(
-        flat, tmp_path / "flatter", lambda name, step, value: value * 0 + 2.0 if "/classes" in name else value
-    )
+    flat = changed(flat, tmp_path / "x", lambda name, step, value: value * 0 + 2.0 if "/classes" in name else value)
     assert set(verdicts(onset.STUDY, flat).values()) == {"not run"}
     assert len(onset.STUDY.draw(flat)) == 2
 

@@ -210,9 +210,7 @@ def test_the_phase_plot_is_what_each_pair_of_rates_gives(run):
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [
-        ({"vocabulary": 1}, "vocabulary must be at least classes, 2, got 1"),
-    ],
+    [({"vocabulary": 1}, "vocabulary must be at least classes, 2, got 1")],
 )
 def test_bad_options_get_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):

@@ -114,9 +114,7 @@ def record(path, *, end=0.97, noise=0.5, start=0.1, left_out=0.9, overlap=0.6, u
             }  # fmt: skip
             run.record(step, {f"seed {seed}/{name}": value for name, value in values.items()})
     if stories is not None:
-        cut = np.stack(
-            [np.tile(1 + stories.get(one, 0.2) + 0.001 * luck.random(20), (3, 1)) for one in CONFIG.policies]
-        )
+        cut = np.stack([np.tile(1 + stories.get(o, 0.2) + 0.001 * luck.random(20), (3, 1)) for o in CONFIG.policies])
         heads = np.full((2, 2), 0.5)
         run.record(0, {"stories/loss": np.ones(20), "stories/cut": cut, "stories/zero": heads, "stories/sink": heads,
                        "stories/random zero": heads})  # fmt: skip

@@ -134,9 +134,7 @@ def test_what_is_looked_at_are_late_queries_that_must_be_silent():
     tokens, wanted, asked = members.valid
     square = (networks(tokens) - wanted).square().sum(-1)
     for name, where in (("missed", asked), ("noise", ~asked)):
-        assert seen[name].tolist() == pytest.approx(
-            [(one[where].sum() / wanted.square().sum()).item() for one in square]
-        )
+        assert seen[name].tolist() == pytest.approx([(o[where].sum() / wanted.square().sum()).item() for o in square])
     with torch.no_grad():
         networks.write.zero_()
     seen = members.look(networks, [0, 1])
