@@ -132,9 +132,55 @@ def test_freezing_is_judged_by_what_moves_late(run, tmp_path, moves, verdict):
 
 def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
     with pretended(run, tmp_path / "run", entropy=(FLAT, FLAT), moves=[0.1] * 4, losses=(3.48, 3.6)) as copy:
-        assert set(verdicts(study.STUDY, copy).values()) == {"not run"}
+        seen = verdicts(study.STUDY, copy)
+        assert {name for name, verdict in seen.items() if verdict == "not run"} == seen.keys() - {
+            "common-words-tell-less"
+        }
         reason = found(study.STUDY, copy, "attention-becomes-sparse").reason
     assert "learned no more than how frequent words are" in reason
+
+
+def test_factors_are_those_of_counting_by_hand(monkeypatch):
+    """Two queries, four words before them, three after them, in pieces of 600 tokens."""
+    for name, value in {"QUERIES": 2, "CONTEXT": 4, "NEXT": 3, "PARTS": 2}.items():
+        monkeypatch.setattr(study, name, value)
+    source = torch.Generator().manual_seed(0)
+    tokens = torch.multinomial(torch.tensor([0.3, 0.05, 0.25, 0.1, 0.2, 0.1]), 1200, replacement=True, generator=source)
+    seen = study.factors(tokens.int(), 5)
+    words = torch.bincount(tokens[tokens > 0]).argsort(descending=True).tolist()
+    for part, piece in enumerate(tokens.view(2, 600).tolist()):
+        for query in range(2):
+            at = [t for t in range(5, 599) if piece[t] == words[query]]
+            names = [*words[:3], None]
+            after = [
+                [float(name == (piece[t + 1] if piece[t + 1] in words[:3] else None)) for name in names] for t in at
+            ]
+            g = np.array(after) - np.mean(after, 0)
+            for place, word in enumerate(words[:4]):
+                met = np.array([word in piece[t - 5 : t] for t in at])
+                half = (len(at) + 1) // 2
+                first, second = g[:half][met[:half]].mean(0), g[half:][met[half:]].mean(0)
+                assert seen["co-occurrence"][part, query, place].item() == pytest.approx(met.mean())
+                assert seen["discriminancy"][part, query, place].item() == pytest.approx(first @ second)
+
+
+@pytest.mark.parametrize(
+    ("common", "others", "random", "verdict"),
+    [
+        (0.01, 0.04, 0.0, "holds"),
+        (0.01, 0.015, 0.0, "only qualitative"),
+        (0.04, 0.01, 0.0, "fails"),
+        (0.01, 0.04, 0.05, "not above its control"),
+    ],
+)
+def test_what_common_words_tell_is_judged_beside_others(run, tmp_path, common, others, random, verdict):
+    noise = 1 + 0.01 * np.linspace(-1, 1, study.PARTS)[:, None, None]
+    often = np.broadcast_to(np.linspace(0.1, 0.9, 20), (study.PARTS, 2, 20))
+    text = np.where(often > 0.73, common, others) ** 2 * noise
+    made = {"text/co-occurrence": often, "shuffled/co-occurrence": often, "text/discriminancy": text,
+            "shuffled/discriminancy": 0 * text + random**2 * np.roll(noise, 1, 0)}  # fmt: skip
+    with changed(run, tmp_path / "run", lambda name, step, value: made.get(name, value)) as copy:
+        assert verdicts(study.STUDY, copy)["common-words-tell-less"] == verdict
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from joma.claims.contract import Claim, Drawing, Finding, Least, Progress, Study, Values
 from joma.claims.declare import Claims
-from joma.claims.guards import hardest, needs_device
+from joma.claims.guards import at_paper_scale, clears, hardest, needs_device
 from joma.claims.sentences import show
 from joma.claims.verdicts import at_most, by_effect, not_run
 from joma.data.text import Corpus, streams, windows
 from joma.figures.bands import mean_and_band
 from joma.figures.reading import listing, number
-from joma.figures.style import BLUE, CONTROL, INK, panels, step_axis
+from joma.figures.style import BLUE, CONTROL, INK, Axes, panels, step_axis
 from joma.host.words import counted
 from joma.measure.intervals import Comparison, compare
 from joma.models.decoder import Decoder
@@ -70,6 +70,10 @@ def run(config: ScanSnapDecoderConfig, run: Run, progress: Progress) -> None:
     text = corpus(config, progress)
     needs_device(config.device, device="cpu")
     remember_corpus(text, run)
+    for name, read in (("text", text), ("shuffled", shuffled(text, config.seed))):
+        if f"{name}/co-occurrence" not in run:
+            found = factors(read.tokens["train"], config.length)
+            run.record(0, {f"{name}/{what}": value for what, value in found.items()})
     ensembles = {}
     for depth in config.depths:
         base, name = recipe(config, text, layers=depth, rates=(config.rate, config.rate)), layers_of(depth)
@@ -86,6 +90,44 @@ def shuffled(text: Corpus, seed: int) -> Corpus:
     train = text.tokens["train"]
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     return replace(text, tokens=text.tokens | {"train": train[order]})
+
+
+FACTORS = ("co-occurrence", "discriminancy")
+PARTS, QUERIES, CONTEXT, NEXT, MOST = 5, 10, 100, 50, 10_000
+"""Pieces of the text, each a repetition; how many frequent words are queries, are looked at before a query, and are
+told from each other after it; and occurrences of a query that are read per piece."""
+
+
+def factors(tokens: Tensor, length: int) -> dict[str, Tensor]:
+    """The two factors of saliency, (parts, queries, words) each, where a block with one query m predicts what is next.
+
+    co-occurrence: P(l|m), that word l is among the last `length` before m. discriminancy: |E[g|l, m]|², where g_k is
+    1[k is next] - P(k|m), without the bias of few occurrences: the product of means over either half of the piece.
+    """
+    often = torch.bincount(tokens.long())
+    often[0] = 0  # words outside the vocabulary
+    words = often.argsort(descending=True, stable=True)[: max(QUERIES, CONTEXT, NEXT)]
+    place = torch.full((len(often),), len(words)).scatter(0, words, torch.arange(len(words)))
+    pieces = [_factors(part, length, len(words)) for part in place[tokens.long()].tensor_split(PARTS)]
+    return {name: torch.stack([piece[k] for piece in pieces]) for k, name in enumerate(FACTORS)}
+
+
+def _factors(places: Tensor, length: int, words: int) -> tuple[Tensor, Tensor]:
+    """Of one piece, (queries, words): words are numbered by how frequent they are, all others are `words`."""
+    found = []
+    for query in range(min(QUERIES, words)):
+        at = (places[:-1] == query).nonzero()[:, 0]
+        at = at[at >= length][:MOST]
+        before = places[at[:, None] - torch.arange(1, length + 1)]
+        on = torch.zeros(len(at), words + 1, dtype=torch.float64).scatter_(1, before, 1.0)[:, : min(CONTEXT, words)]
+        after = places[at + 1].clamp(max=min(NEXT, words))
+        g = torch.nn.functional.one_hot(after, min(NEXT, words) + 1).double()
+        g = g - g.mean(0)
+        halves = zip(on.tensor_split(2), g.tensor_split(2), strict=True)  # neighbours share what was read before them
+        first, second = (seen.mT @ then / seen.sum(0)[:, None].clamp(min=1) for seen, then in halves)
+        found.append((on.mean(0), (first * second).sum(-1)))
+    often, tells = zip(*found, strict=True)
+    return torch.stack(often), torch.stack(tells)
 
 
 def _ensemble(config: ScanSnapDecoderConfig, made: Recipe, text: Corpus) -> Ensemble:
@@ -201,6 +243,37 @@ def _frozen(run: Run, claim: Claim) -> Finding:
     return by_effect(claim, cases, expected=expected, what=what, size=size, details=details | _context(run))
 
 
+@CLAIMS.declare("common-words-tell-less", "JoMA Sec. 3.1", ceiling=None, matters=0.01, uses=("block/saliency",))
+def _factors_of_saliency(run: Run, claim: Claim) -> Finding:
+    """Saliency is discriminancy times co-occurrence; in a text the words that a query meets most tell least of what
+    comes next.
+
+    Expected: the discriminancy of all other words is at least 1 % above that of the fifth that a query meets most, and
+    above what it is for words in random order.
+
+    Discriminancy is the distance between P(next|l, m) and P(next|m), the root of its mean square over words.
+    """
+    if "text/co-occurrence" not in run:
+        return not_run(claim, claim.expected, "this record lacks the factors of saliency", at_paper_scale(STUDY.name))
+    fifths = by_fifth(run, "text")
+    common, others = _root(fifths[:, 0]), _root(fifths[:, 1:].mean(1))
+    random = _root(by_fifth(run, "shuffled")[:, 1:].mean(1))
+    beyond = clears("discriminancy of other words beyond random order", compare(others, random), "%", matters=0.01)
+    what = "discriminancy of words (control: the fifth that is met most)"
+    return by_effect(claim, compare(others, common), what=what, over="pieces of the text", controls=[beyond])
+
+
+def by_fifth(run: Run, name: str) -> np.ndarray:
+    """Discriminancy squared, (parts, 5), of a fifth of the words each: first that which a query meets most."""
+    often, tells = (run.value(f"{name}/{what}") for what in FACTORS)
+    ordered = np.take_along_axis(tells, np.argsort(-often, axis=-1), -1)
+    return np.stack([part.mean((1, 2)) for part in np.array_split(ordered, 5, axis=-1)], -1)
+
+
+def _root(squares: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))  # without bias, so that chance may make it negative
+
+
 def _context(run: Run) -> dict[str, dict[str, float]]:
     names = [layers_of(layers) for layers in depths(run.config)]
     losses = {
@@ -249,8 +322,8 @@ def _draw_maps(run: Run) -> Drawing:
 
 def _draw_entropy(run: Run) -> Drawing:
     rows = depths(run.config)
-    figure, axes = panels(len(rows), width=4.6)
-    for layers, axis in zip(rows, axes, strict=True):
+    figure, axes = panels(len(rows) + 1, width=4.0)
+    for layers, axis in zip(rows, axes, strict=False):
         for text, colour, name in ((TEXT, BLUE, "text"), (SHUFFLED, CONTROL, "random\norder")):
             steps, curves = steps_of(run, layers_of(layers)), layer_curves(run, layers_of(layers), rate=text)[0]
             if len(curves):
@@ -270,14 +343,34 @@ def _draw_entropy(run: Run) -> Drawing:
         f"At step {step:,} attention of the lowest layer has lost {listing(lost)} of its untrained entropy. Shuffled: "
         f"the same words in random order. Lines: mean of {run.config['seeds']} seeds on held-out text of "
         f"{called(run.config['corpus'])}; bands: their range. Dotted: step {step:,}, the slide's last map."
+        + _draw_factors(axes[-1], run)
     )
     return Drawing("entropy-over-training", caption, figure)
+
+
+def _draw_factors(axis: Axes, run: Run) -> str:
+    """Discriminancy by co-occurrence; returns what the caption says of it."""
+    ends = []
+    for name, colour, label in (("text", BLUE, "text"), ("shuffled", CONTROL, "random order")):
+        if f"{name}/co-occurrence" in run:
+            values = 100 * _root(by_fifth(run, name))
+            mean_and_band(axis, np.arange(1, 6), values, over=0, color=colour, label=label)
+            ends.append(values.mean(0))
+    axis.set(
+        xlabel="fifth of words, met most to least", ylabel="discriminancy (%)", title="What words tell of the next"
+    )
+    if not ends:
+        return ""
+    return (
+        f" Last panel: words that a query meets most tell {number(ends[0][0])} % of what comes next, the next fifth "
+        f"{number(ends[0][1])} %."
+    )
 
 
 STUDY = Study(
     name="scan-snap-decoder",
     title="Attention maps of decoders trained with SGD: sparse, then frozen?",
-    version=1,
+    version=2,
     claims=CLAIMS,
     quick=ScanSnapDecoderConfig(
         vocabulary=200, width=16, mlp=16, dropout=0.0, streams=4, valid_sequences=3, sequence=5, steps=180, every=45,
