@@ -3,10 +3,11 @@
     python benchmarks/bench_alarms.py [--out RUN] [--record]
 
 A decoder with norms before learns to repeat (eight tokens and the same again, where entropy falls steeply when it
-succeeds) or reads Python source. It trains for half an hour on two cores; with --out it goes on where it was stopped.
+succeeds) or reads Python source. It trains for two minutes on one core; with --out it goes on where it was stopped.
 A run is healthy where its loss falls and never stands more than half a nat above its lowest. Entropy and the largest
 logit are kept at every second step, so that one run shows what a monitor with a larger interval would have seen.
-Defaults are chosen on the seeds of `CHOSEN_ON` and judged on those of `JUDGED`.
+Defaults were chosen on the seeds of `CHOSEN_ON`, in networks of three layers and width 48, and are judged on those of
+`JUDGED`: 152 runs. Where none of 149 rings, an alarm is false in less than 2 % of them at 95 %: 0.98^149 = 0.05.
 """
 
 import argparse
@@ -27,13 +28,13 @@ from joma.runs import Run
 from joma.studies.stability.collapse.measures import attention_and_loss
 from joma.training import Ensemble, Optimizer, next_token_loss, train_all
 
-STEPS, EVERY, LENGTH = 400, 2, 16
-SHAPES = {"3 x 48": {"layers": 3, "width": 48, "heads": 3}}
+STEPS, EVERY, LENGTH = 240, 2, 16
+SHAPES = {"2 x 24": {"layers": 2, "width": 24, "heads": 2}}
 TASKS = {"repeat": (16, 16), "text": (48, 8)}
 """Words and rows of a batch."""
 RATES, TOO_HIGH = (1e-3, 3e-3), (0.1, 0.3)
-CHOSEN_ON, JUDGED = range(100, 106), range(25)
-INTERVALS = (2, 6, 10)
+CHOSEN_ON, JUDGED = range(100, 103), range(38)
+INTERVALS = (2, 4, 6)
 """Steps between two measurings of a monitor; each has at least twice the 20 that calibrate."""
 ALARMS = {
     "EntropyFall()": EntropyFall,
@@ -111,7 +112,7 @@ def _opened(path):
 def rows(out):
     """One row for every alarm, interval and kind of runs: over all shapes, tasks and rates. out: the run; or none."""
     told, ensembles = {}, {}
-    kinds = {"chosen on": (RATES, CHOSEN_ON), "healthy": (RATES, JUDGED), "too high a rate": (TOO_HIGH, CHOSEN_ON)}
+    kinds = {"healthy": (RATES, JUDGED), "too high a rate": (TOO_HIGH, CHOSEN_ON)}
     for (name, shape), task, (kind, (rates, seeds)) in product(SHAPES.items(), TASKS, kinds.items()):
         ensembles[f"{kind}, {name}, {task}"] = ensemble(shape, task, list(product(rates, seeds)))
     with tempfile.TemporaryDirectory() as folder, _opened(Path(out or f"{folder}/a.sqlite")) as run:

@@ -26,6 +26,11 @@ _LATENT = {
 }  # fmt: skip
 _FALCON = {**_TEXT, "alibi": False, "bias": True, "num_kv_heads": 2, "ffn_hidden_size": 24}
 _GPT2 = {"vocab_size": TOKENS, "n_embd": SIZE, "n_layer": 2, "n_head": HEADS, "n_positions": 32, "bos_token_id": 0}
+_DBRX = {
+    "vocab_size": TOKENS, "d_model": SIZE, "n_layers": 2, "n_heads": HEADS, "max_seq_len": 32,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 1e3, "rope_theta": 1e4},
+    "ffn_config": {"hidden_size": SIZE, "ffn_hidden_size": 24, "moe_num_experts": 2, "moe_top_k": 1},
+}  # fmt: skip
 _OPT = {"ffn_dim": 24, "word_embed_proj_dim": SIZE, "do_layer_norm_before": True}
 
 
@@ -71,6 +76,12 @@ def phi3(attn, g):
         attn.qkv_proj.weight[h * WIDTH : (h + 1) * WIDTH] *= g[h]
 
 
+def dbrx(attn, g):
+    """The same under another name. What it makes is cut at 1000, which nothing here reaches."""
+    for h in range(HEADS):
+        attn.Wqkv.weight[h * WIDTH : (h + 1) * WIDTH] *= g[h]
+
+
 def shared_gain(attn, g):
     """One gain for all heads."""
     attn.q_norm.weight *= min(g) ** 0.5
@@ -83,6 +94,12 @@ def shared_gain_from_one(attn, g):
         norm.weight += 1
         norm.weight *= min(g) ** 0.5
         norm.weight -= 1
+
+
+def gain_of_each_head(attn, g):
+    """A norm with its gain for every head; two queries share a key, so that the query takes all."""
+    for h in range(HEADS):
+        attn.q_layernorm.norms[h].weight *= g[h]
 
 
 def wide_gain(attn, g):
@@ -135,6 +152,13 @@ FAMILIES = {
     "gemma3": (hf.Gemma3TextConfig, {**_GROUPED, "query_pre_attn_scalar": 5}, shared_gain_from_one),
     "qwen3": (hf.Qwen3Config, _GROUPED, shared_gain),
     "olmo2": (hf.Olmo2Config, {**_TEXT, "num_key_value_heads": HEADS}, wide_gain),
+    "stablelm": (hf.StableLmConfig, {**_TEXT, "num_key_value_heads": 2}, grouped),
+    "stablelm, normed": (
+        hf.StableLmConfig,
+        {**_TEXT, "num_key_value_heads": 2, "qk_layernorm": True},
+        gain_of_each_head,
+    ),
+    "dbrx": (hf.DbrxConfig, _DBRX, dbrx),
     "deepseek_v3": (hf.DeepseekV3Config, _LATENT, latent),
     "deepseek_v2": (hf.DeepseekV2Config, {**_LATENT, "q_lora_rank": None}, latent),
     "falcon": (
@@ -173,7 +197,7 @@ def text(seed=0, batch=2):
 def attentions(model):
     """The modules that attend, in the order of layers."""
     ends = ("Attention", "SelfAttention")
-    inner = ("c_attn", "query_key_value", "q_proj", "query", "qkv_proj", "kv_b_proj")
+    inner = ("c_attn", "query_key_value", "q_proj", "query", "qkv_proj", "kv_b_proj", "Wqkv")
     return [
         each
         for each in model.modules()

@@ -148,6 +148,10 @@ def _normed(module: nn.Module, heads: Heads) -> Iterator[Piece]:
             break
     else:
         return
+    by_head = [getattr(each, "norms", None) for each in (query, key)]
+    if all(isinstance(each, nn.ModuleList) for each in by_head):  # StableLM: a norm for every head
+        yield from _norm_per_head(by_head, heads)
+        return
     gains = [getattr(each, "weight", None) for each in (query, key)]
     if not all(isinstance(each, Tensor) for each in gains):
         raise refusal(heads.name, f"has norms of queries and keys ({type(query).__name__}) without a gain to scale")
@@ -162,6 +166,12 @@ def _normed(module: nn.Module, heads: Heads) -> Iterator[Piece]:
             if isinstance(gain, Tensor):
                 offset = _offset(norm) if attribute == "weight" else 0
                 yield Piece(norm, attribute, mine.view(gain.shape), offset)
+
+
+def _norm_per_head(by_head: list[Any], heads: Heads) -> Iterator[Piece]:
+    for norms, slots in zip(by_head, heads.pair(len(by_head[1]) * heads.width), strict=True):
+        for norm, mine in zip(norms, slots.view(-1, heads.width), strict=True):
+            yield from (Piece(norm, name, mine) for name, _ in norm.named_parameters(recurse=False))
 
 
 def _offset(norm: nn.Module) -> int:
