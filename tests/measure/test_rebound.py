@@ -66,9 +66,9 @@ def test_over_seeds_nothing_happening_is_measured_without_bias():
 
 def test_a_small_rebound_is_none_whatever_its_significance():
     x = torch.linspace(0, 1, 100, dtype=torch.float64)
-    smooth = (0.8 - x).clamp_min(0) + 0.01 * (x - 0.8).clamp_min(0)  # no second differences but at the valley
-    assert rebound(smooth).rebounds.item() is False
-    assert rebound(smooth, share=0.0).rebounds.item() is True
+    for slope, back in ((0.13, False), (0.25, True)):  # by 1.4 and 3.8 % of the drop
+        smooth = (0.8 - x).clamp_min(0) + slope * (x - 0.8).clamp_min(0)  # no second differences but at the valley
+        assert rebound(smooth).rebounds.item() is back
 
 
 def test_the_numbers_of_a_curve_without_noise():
@@ -115,8 +115,6 @@ test_bad_input_gets_one_sentence = refusals(
     (lambda: rebound(torch.zeros(20), over_seeds=True), r"curve must have shape \(..., seeds, points\), got \(20,\)"),
     (lambda: rebound(torch.zeros(20), steps=torch.zeros(20)), "20 increasing numbers"),
     (lambda: rebound(torch.zeros(20), steps=torch.arange(19)), "20 increasing numbers"),
-    (lambda: rebound(torch.zeros(20), sigmas=0.0), "sigmas must be a finite number above 0, got 0.0"),
-    (lambda: rebound(torch.zeros(20), groups=3), "groups must be a whole number of at least 11, got 3"),
 )
 
 

@@ -207,10 +207,6 @@ def test_one_that_draws_from_numpy_and_does_not_resume_is_named():
         GaLore(network(), found("pytorch_optimizer", "Kron"), rank=4, lr=0.01)
 
 
-def test_the_tables_sizes():
-    assert len(TABLE) >= 20
-
-
 def test_what_the_first_group_alone_counts_is_written_and_is_not_in_every_group():
     class First(Counting):
         def step(self):

@@ -63,8 +63,6 @@ def test_the_entropy_of_a_decoder_on_a_text(decoder, batch):
     torch.testing.assert_close(found, expected)
     one = attention_entropy(decoder, tokens[0].tolist(), context=9, batch=batch)
     torch.testing.assert_close(one, probe.ensemble_entropy(decoder, tokens[0, :18].view(2, 9)))
-    with pytest.raises(ValueError, match="single_pass is a choice for models of transformers"):
-        attention_entropy(decoder, tokens, single_pass=True)
 
 
 @torch.no_grad()

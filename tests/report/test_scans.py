@@ -247,13 +247,6 @@ def test_entropy_is_drawn_beside_uniform_attention_where_its_windows_are_known(
     assert "uniform attention" in same.read_text(encoding="utf-8")
 
 
-def test_two_lengths_of_windows_in_one_scan_give_no_level(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    scanned = record(tmp_path / "runs" / "scan-a.sqlite", without=ENTROPY)
-    several = (f"entropy reads a.txt: 2 windows of {length} tokens" for length in (4, 8))
-    assert "uniform" not in read_scan(with_notes(scanned, *several)).pictures["entropy"][0].svg
-
-
 def test_uniform_attention_has_the_entropy_that_is_drawn() -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     from joma.probes import attention_entropy

@@ -112,10 +112,10 @@ def must_be_callable(value: object, name: str) -> None:
         raise ValueError(f"{name} must be a function of a tensor, got {shown(value)}")
 
 
-def must_be_generator(value: object, name: str = "generator") -> None:
+def must_be_generator(value: object) -> None:
     """`value` must be one of torch's."""
     if not isinstance(value, torch.Generator):
-        raise ValueError(f"{name} must be a torch.Generator, got {shown(value)}")
+        raise ValueError(f"generator must be a torch.Generator, got {shown(value)}")
 
 
 def at_least_dims(tensor: Tensor, name: str, dims: int, meaning: str) -> Tensor:

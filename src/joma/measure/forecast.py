@@ -51,8 +51,8 @@ def persistence(steps: Number, curve: Number, to: float) -> Tensor:
     return past[..., -1]
 
 
-def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> Tensor:
-    """It goes on from its last value with the slope that it had since step t / window, t being the last step.
+def linear(steps: Number, curve: Number, to: float) -> Tensor:
+    """It goes on from its last value with the slope that it had since step t / 2, t being the last step.
 
     The slope is that of least squares. It is 0 where the past has a single point. Shapes as in `persistence`.
 
@@ -60,10 +60,10 @@ def linear(steps: Number, curve: Number, to: float, *, window: float = 2.0) -> T
     tensor(0., dtype=torch.float64)
     """
     at, past = _past(steps, curve)
-    return past[..., -1] + _slope(at, at, past, window) * (_later(to, at) - at[-1])
+    return past[..., -1] + _slope(at, at, past) * (_later(to, at) - at[-1])
 
 
-def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0, share: float = 1.0) -> Tensor:
+def log_linear(steps: Number, curve: Number, to: float, *, share: float = 1.0) -> Tensor:
     """As `linear`, in the logarithm of the step. Step 0 has none and is left out.
 
     share: of the slope that it goes on with. Below 1 the line is damped: a curve that slows down.
@@ -75,7 +75,7 @@ def log_linear(steps: Number, curve: Number, to: float, *, window: float = 2.0, 
     at, past = at[at > 0], past[..., at > 0]
     if not len(at):
         raise ValueError("steps must hold one above 0: step 0 has no logarithm")
-    slope = number(share, "share") * _slope(at.log(), at, past, window)
+    slope = number(share, "share") * _slope(at.log(), at, past)
     return past[..., -1] + slope * (_later(to, at) / at[-1]).log()
 
 
@@ -236,11 +236,9 @@ def _later(to: float, at: Tensor) -> Tensor:
     return torch.tensor(number(to, "to", least=float(at[-1]))).to(at)
 
 
-def _slope(x: Tensor, at: Tensor, values: Tensor, window: float) -> Tensor:
-    """Of least squares over the points since step t / window, in any case the last two, (...); 0 of a single one."""
-    if not (share := number(window, "window")) > 1:
-        raise ValueError(f"window must be above 1: the slope is that since step t / window, got {window!r}")
-    recent = at >= at[-1] / share / NEARLY
+def _slope(x: Tensor, at: Tensor, values: Tensor) -> Tensor:
+    """Of least squares over the points since step t / 2, in any case the last two, (...); 0 of a single one."""
+    recent = at >= at[-1] / 2 / NEARLY
     recent[-2:] = True
     centred = x[recent] - x[recent].mean()
     spread = centred.square().sum()

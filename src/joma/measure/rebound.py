@@ -11,12 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from joma.host.arguments import Number, as_tensor, at_least_dims, integer, number, real
+from joma.host.arguments import Number, as_tensor, at_least_dims, real
 from joma.host.words import brief_repr
 from joma.measure.intervals import mean_interval
 
 FEWEST_POINTS = 12
 FEWEST_SEEDS = 3
+SHARE = 0.02
+"""Of the drop: a smaller rebound is none, whatever its significance."""
+SIGMAS, GROUPS = 3.5, 12  # of one series
+CONFIDENCE = 0.99  # over seeds
 
 
 @brief_repr
@@ -47,27 +51,18 @@ class Rebound(NamedTuple):
     drops: Tensor
     """bool: drop > drop_margin."""
     rebounds: Tensor
-    """bool: it drops, rebound > rebound_margin, and rebound > share * drop."""
+    """bool: it drops, rebound > rebound_margin, and rebound > 2 % of the drop."""
 
 
-def rebound(
-    curve: Number,
-    *,
-    steps: Number | None = None,
-    over_seeds: bool = False,
-    share: float = 0.02,
-    sigmas: float = 3.5,
-    confidence: float = 0.99,
-    groups: int = 12,
-) -> Rebound:
+def rebound(curve: Number, *, steps: Number | None = None, over_seeds: bool = False) -> Rebound:
     """Does the curve drop, and does it recover? curve: (..., points), or (..., seeds, points) with `over_seeds`.
 
     One series. The first point stays (the untrained network is not like its successors); the others are averaged in
-    neighbouring groups of equal size, at least `groups` of them and less than twice as many. The minimum is the lowest
+    neighbouring groups of equal size, at least 12 of them and less than twice as many. The minimum is the lowest
     group, the end is the last one. Chance is a random walk of the curve's own roughness: in k steps it moves by
     s sqrt(k), so
 
-        drop_margin = sigmas s sqrt(steps before the minimum),   rebound_margin = sigmas s sqrt(steps after it),
+        drop_margin = 3.5 s sqrt(steps before the minimum),   rebound_margin = 3.5 s sqrt(steps after it),
 
     s = 1.4826 MAD(second differences) / sqrt 2, times sqrt(2 g^2 / (g^2 + 1)) for what averaging g points of a walk
     takes from its second differences. A smooth trend has no second differences and so a small margin; independent
@@ -75,12 +70,11 @@ def rebound(
 
     Seeds. Each seed is read at the minimum of the mean of the OTHER seeds, so that its own noise does not choose the
     place: drop and rebound are means over seeds, without bias where nothing happens, and the margins are half-widths
-    of t intervals with the given `confidence`. All points are used as they are.
+    of t intervals at 99 %. All points are used as they are.
 
     Curves without rebound (flat noise, random walks, noisy decay, a step in a walk) are called rebounds in fewer than
     5 % of cases, most of them far fewer: the test-suite measures it. steps: (points,) increasing; only says where
-    the minimum is. The thresholds are fixed in the signature: `share` for size; for chance `sigmas` (one series) or
-    `confidence` (seeds).
+    the minimum is.
 
     >>> x = torch.linspace(0, 1, 41, dtype=torch.float64)
     >>> r = rebound(torch.stack([(x - 0.6) ** 2, (x - 2) ** 2]), steps=torch.arange(41))
@@ -97,28 +91,24 @@ def rebound(
         raise ValueError(f"curve must have {wanted}, got {tuple(curve.shape)}")
     if not over_seeds and points < FEWEST_POINTS:
         raise ValueError(f"curve must have at least {FEWEST_POINTS} points to know its own noise, got {points}")
-    share, sigmas = number(share, "share", least=0.0), number(sigmas, "sigmas", above=0.0)
-    if not number(confidence, "confidence", above=0.0) < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence!r}")
-    groups = integer(groups, "groups", FEWEST_POINTS - 1)
     at = torch.arange(points) if steps is None else as_tensor(steps, "steps")
     real(at, "steps")
     if at.shape != (points,) or not bool((at.diff() > 0).all()):
         raise ValueError(f"steps must be {points} increasing numbers, one for each point of the curve")
     curve, at = curve.double(), at.to(curve.device)
-    found = _by_seeds(curve, confidence) if over_seeds else _by_roughness(curve, sigmas, groups)
+    found = _by_seeds(curve) if over_seeds else _by_roughness(curve)
     start, low, end, margins, place = found
     drop, back = start - low, end - low
     drops = drop > margins[..., 0]
-    rebounds = drops & (back > margins[..., 1]) & (back > share * drop)
+    rebounds = drops & (back > margins[..., 1]) & (back > SHARE * drop)
     return Rebound(start, low, end, drop, back, margins[..., 0], margins[..., 1], at[place], drops, rebounds)
 
 
-def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _by_roughness(curve: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     # The first point, and means of groups of equal size, counted from the end: uneven ones would make a straight line
     # look rough. What is left over joins the first group.
     points = curve.shape[-1]
-    size = max(1, (points - 1) // groups)
+    size = max(1, (points - 1) // GROUPS)
     edges = [1, *range(points - ((points - 1) // size - 1) * size, points + 1, size)]
     pieces = [(0, 1), *pairwise(edges)]
     level = torch.stack([curve[..., a:b].mean(-1) for a, b in pieces], dim=-1)
@@ -128,7 +118,7 @@ def _by_roughness(curve: Tensor, sigmas: float, groups: int) -> tuple[Tensor, Te
     deviation = (second - second.median(-1, keepdim=True).values).abs().median(-1).values
     walk = 1.4826 * deviation / sqrt(2) * sqrt(2 * size**2 / (size**2 + 1))
     distance = torch.stack([place, level.shape[-1] - 1 - place], dim=-1)
-    margins = sigmas * walk[..., None] * distance.to(level).sqrt()
+    margins = SIGMAS * walk[..., None] * distance.to(level).sqrt()
     return level[..., 0], low, level[..., -1], margins, middle[place]
 
 
@@ -158,8 +148,8 @@ def _same(groups: Number, seeds: int) -> Tensor:
     return of[:, None] == of
 
 
-def _by_seeds(curve: Tensor, confidence: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _by_seeds(curve: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     start, end = curve[..., 0], curve[..., -1]
     drop, back = drop_and_rebound(curve)
-    margins = mean_interval(torch.stack([drop, back], dim=-1), dim=-2, level=confidence).half_width
+    margins = mean_interval(torch.stack([drop, back], dim=-1), dim=-2, level=CONFIDENCE).half_width
     return start.mean(-1), (start - drop).mean(-1), end.mean(-1), margins, curve.mean(-2).argmin(-1)

@@ -29,7 +29,7 @@ _HEADS = ("num_attention_heads", "num_heads", "n_head", "n_heads")
 
 def attention_entropy(
     model: nn.Module, tokens: Number, *, context: int | None = None, batch: int = 8,
-    device: torch.device | str | None = None, single_pass: bool | None = None,
+    device: torch.device | str | None = None,
 ) -> Tensor:  # fmt: skip
     """Mean entropy in nats of a model's attention over text: (layers, heads), float64.
 
@@ -44,22 +44,21 @@ def attention_entropy(
       longer one is read where positions have no end; `joma.probes.lengths` says whether it goes beyond training
     - batch: windows per forward pass
     - device: moves the model there and leaves it there; None: it stays where it is
-    - single_pass: as in `collect`; None is True, since no logits are handed back
 
     >>> from transformers import GPT2Config, GPT2Model
     >>> shape = GPT2Config(vocab_size=9, n_positions=8, n_embd=8, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
     >>> attention_entropy(GPT2Model(shape), torch.arange(40) % 9).shape
     torch.Size([2, 4])
     """
-    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device)
     if isinstance(model, Decoder):
         return _mean_of_members(batches, lambda some: (ensemble_entropy(model, some),))[0]
-    return _of_transformers(model, batches, single_pass, None).mean_entropy()
+    return _of_transformers(model, batches, None).mean_entropy()
 
 
 def attention_sparsity(
     model: nn.Module, tokens: Number, *, keep: int = KEEP, context: int | None = None, batch: int = 8,
-    device: torch.device | str | None = None, single_pass: bool | None = None,
+    device: torch.device | str | None = None,
 ) -> AttentionSparsity:  # fmt: skip
     """How sparse a model's attention is over text: six means over queries, each (layers, heads), float64.
 
@@ -72,14 +71,12 @@ def attention_sparsity(
     >>> attention_sparsity(GPT2Model(shape), torch.arange(40) % 9, keep=2).top_keys.shape
     torch.Size([2, 4])
     """
-    return attention_means(
-        model, tokens, sparsity=keep, context=context, batch=batch, device=device, single_pass=single_pass
-    )[1]
+    return attention_means(model, tokens, sparsity=keep, context=context, batch=batch, device=device)[1]
 
 
 def attention_means(
     model: nn.Module, tokens: Number, *, sparsity: int, context: int | None = None, batch: int = 8,
-    device: torch.device | str | None = None, single_pass: bool | None = None,
+    device: torch.device | str | None = None,
 ) -> tuple[Tensor, AttentionSparsity]:  # fmt: skip
     """What `attention_entropy` and `attention_sparsity` give, from one reading of the text.
 
@@ -94,17 +91,17 @@ def attention_means(
     if sparsity is None:
         raise ValueError("sparsity must be a number of keys, at least 1, got None")
     must_be_keys(sparsity)
-    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device)
     if isinstance(model, Decoder):
         entropy, *others = _mean_of_members(batches, lambda some: ensemble_sparsity(model, some, keep=sparsity))
         return entropy, AttentionSparsity(*others)
-    probe = _of_transformers(model, batches, single_pass, sparsity)
+    probe = _of_transformers(model, batches, sparsity)
     return probe.mean_entropy(), probe.mean_sparsity()
 
 
 def attention_spread(
     model: nn.Module, tokens: Number, *, context: int | None = None, batch: int = 8,
-    device: torch.device | str | None = None, single_pass: bool | None = None,
+    device: torch.device | str | None = None,
 ) -> Spread:  # fmt: skip
     """How far a model's logits spread over keys on a text, and how much of that all queries share: (layers, heads).
 
@@ -118,7 +115,7 @@ def attention_spread(
     >>> torch.allclose(found.shared + found.specific + found.cross, found.variance)
     True
     """
-    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
+    model, batches = batches_of(model, tokens, context, batch, device)
     if isinstance(model, Decoder):
         total: list[SpreadSums] = []
         with torch.inference_mode():
@@ -126,12 +123,12 @@ def attention_spread(
                 each = layer_sums(model, some)
                 total = [a.joined(b) for a, b in zip(total, each, strict=True)] if total else each
         return Spread(*(part.cpu() for part in spread_of_layers(model, total)))
-    return _of_transformers(model, batches, single_pass, None, spread=True).mean_spread()
+    return _of_transformers(model, batches, None, spread=True).mean_spread()
 
 
 def probe_text(
     model: nn.Module, tokens: Number, *, sparsity: int | None = None, spread: bool = False, context: int | None = None,
-    batch: int = 8, device: torch.device | str | None = None, single_pass: bool | None = None,
+    batch: int = 8, device: torch.device | str | None = None,
 ) -> Probe:  # fmt: skip
     """A probe that has read a text: everything that is asked for, from one reading.
 
@@ -145,12 +142,12 @@ def probe_text(
     """
     if isinstance(inner(model), Decoder):
         raise ValueError("probe_text reads with models of transformers; a Decoder has attention_entropy and its like")
-    model, batches = batches_of(model, tokens, context, batch, device, single_pass)
-    return _of_transformers(model, batches, single_pass, sparsity, spread=spread)
+    model, batches = batches_of(model, tokens, context, batch, device)
+    return _of_transformers(model, batches, sparsity, spread=spread)
 
 
 def batches_of(
-    model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any, single_pass: bool | None = None
+    model: nn.Module, tokens: Number, context: int | None, batch: int, device: Any
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """The model where it is to run, and its windows, as many at a time as it may read, beside it."""
     model = inner(model)
@@ -161,8 +158,6 @@ def batches_of(
         if missing := lacking(str(device)):
             raise ValueError(str(missing))
         model = model.to(device)
-    if single_pass and isinstance(model, Decoder):
-        raise ValueError("single_pass is a choice for models of transformers; a Decoder has one way to attend")
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", None) in ATTENDING:  # its own attention forms the queries x keys matrix
         heads = next((n for key in _HEADS if isinstance(n := getattr(config, key, None), int)), 1)
@@ -180,10 +175,10 @@ def _mean_of_members(
 
 
 def _of_transformers(
-    model: nn.Module, batches: tuple[Tensor, ...], single: bool | None, sparsity: int | None, *, spread: bool = False
+    model: nn.Module, batches: tuple[Tensor, ...], sparsity: int | None, *, spread: bool = False
 ) -> Probe:
-    options: dict[str, Any] = {"single_pass": single is not False, "sparsity": sparsity, "spread": spread}
-    return run_on(model, batches, partial(collect, keep=False, **options))
+    # No logits are handed back, so the pass that computes the output may give the statistics too.
+    return run_on(model, batches, partial(collect, keep=False, single_pass=True, sparsity=sparsity, spread=spread))
 
 
 def run_on(
