@@ -17,7 +17,6 @@ FREQUENCIES = 4.0  # the loss of the words' frequencies in records that are made
 
 
 def untrained(run, path):
-
     def still(name, step, value):
         return run.at(name, 0) if name.endswith(("/loss", "/entropy")) or "rank/" in name else value
 

@@ -109,7 +109,6 @@ def _kept(finding):
 
 
 def put(where, value):
-
     def change(array):
         array = np.array(array, dtype=np.float64)
         array[where] = value
@@ -119,7 +118,6 @@ def put(where, value):
 
 
 def add(where, value):
-
     def change(array):
         array = np.array(array, dtype=np.float64)
         array[where] += value

@@ -61,7 +61,6 @@ def test_an_ensemble_of_a_config_without_precision_has_it_stated():
     + [(networks.MUON, "MUON_OPTIONS", name) for name in networks.MUON_OPTIONS],
 )
 def test_each_option_of_galore_table_is_its_own(method, options, name, monkeypatch):
-
     def train():
         network = Llama(TINY.shape)
         with nothing_left_to_defaults():

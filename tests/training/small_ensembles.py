@@ -91,7 +91,6 @@ class Killed(Exception):
 
 
 def dies_at(step):
-
     def deadly(now, members):
         if now == step:
             raise Killed

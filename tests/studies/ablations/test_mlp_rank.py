@@ -11,7 +11,6 @@ from joma.studies.ablations import mlp_rank
 
 
 def both(noise=0.001, **ranks):
-
     def change(name, step, value):
         value = patterns("rank/up", noise=noise, **ranks)(name, step, value)
         return patterns(noise=noise)(name, step, value) if name.endswith("valid/entropy") else value

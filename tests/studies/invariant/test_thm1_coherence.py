@@ -46,7 +46,6 @@ def test_a_printed_relation_that_were_true_would_be_recognised(run, tmp_path):
 
 
 def test_identities_that_other_widths_fulfil_as_well_show_nothing(run, tmp_path):
-
     def same_at_all_widths(name, step, value):
         alike = name.startswith(("residual/z", "residual/path", "no residual/total", "no residual/half |W|"))
         return np.broadcast_to(value[:1], value.shape) if alike else value

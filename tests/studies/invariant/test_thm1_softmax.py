@@ -172,7 +172,6 @@ def test_figure_2_beside_frozen_attention(run, tmp_path, kind, own, frozen, verd
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_figure_2_beside_another_seed(run, tmp_path, kind, own, alike, verdict):
-
     def change(z):
         z[:, 1:] = directions()[0] if alike else z[:, 1:]
         return {"z": z, "published": like(z, own), "frozen/published": like(z, 0.1 * JITTER)}
@@ -215,7 +214,6 @@ def test_a_correlation_does_not_hide_the_size(run, tmp_path):
 
 @pytest.mark.parametrize("claim", ["softmax-published", "eq18-current-mean"])
 def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, claim):
-
     def change(z):
         z[:, 0] = 0.01 * like(z, 0.9 + 0.001 * JITTER)[:, -1]
         estimate = like(z, 0.9 - 0.001 * JITTER)
@@ -228,7 +226,6 @@ def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, clai
 @pytest.mark.parametrize("moment", [6, -1])
 @pytest.mark.parametrize(("claim", "name"), [("softmax-published", "published"), ("eq18-current-mean", "current mean")])
 def test_the_size_is_asked_at_every_moment(run, tmp_path, claim, name, moment):
-
     def change(z):
         estimate = like(z, 0.995)
         estimate[:, moment] *= 1.0 if moment == -1 else -1.0
@@ -294,7 +291,6 @@ def test_rebuilt_logits_are_judged_by_size_and_form(run, tmp_path, rebuilt, verd
 
 
 def test_rebuilt_logits_stand_beside_logits_that_never_move(run, tmp_path):
-
     def late(z):
         z[:, 0] = 0.4 * z[:, -1]
         return {"z": z, "published": 3 * z, "self-consistent": like(z, 0.999)}

@@ -41,7 +41,6 @@ def test_samples_that_cannot_tell_one_law_from_another_confirm_nothing(run, tmp_
 
 
 def as_if_printed_right(run):
-
     def change(name, step, value):
         if name.endswith("/growth"):
             return value[[2, 1, 2]]

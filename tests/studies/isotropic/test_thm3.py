@@ -17,7 +17,6 @@ COUPLING, COUPLING_OFF, XI = 6, 7, 8
 
 
 def column(which, change):
-
     def changed(rows):
         rows = np.array(rows)
         rows[:, which] = change(rows[:, which])

@@ -322,7 +322,6 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
 
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
-
     def lost(name, step, value):
         return np.where(np.arange(3) < left, -1, 4) if name == "L2/diverged_at" else value
 

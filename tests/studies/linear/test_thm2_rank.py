@@ -104,7 +104,6 @@ def test_the_gradient_is_compared_with_v(run, tmp_path, changes, verdict):
 
 
 def test_the_gradient_is_lower_at_every_moment_that_is_asked(run, tmp_path):
-
     def late(velocity):
         return np.where(np.arange(len(velocity))[:, None] == len(velocity) - 1, run.value("rank/V"), velocity)
 

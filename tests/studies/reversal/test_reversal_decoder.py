@@ -195,7 +195,6 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path):
 
 
 def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
-
     def mark(name, step, value):
         marked = np.array(value)
         if step and name.endswith("/diverged_at"):

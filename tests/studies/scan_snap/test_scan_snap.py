@@ -49,7 +49,6 @@ LATE = (slice(None), slice(None), slice(TOKENS, TOKENS + OWN))  # B of the recor
 
 
 def growth(change):
-
     def changed(path):
         path = np.array(path)
         path[..., TOKENS : TOKENS + OWN] = change(path[..., TOKENS : TOKENS + OWN])
@@ -155,7 +154,6 @@ def test_a_sharper_attention_is_sparse(run, tmp_path):
 
 
 def sgd(values):
-
     def change(z):
         z = np.array(z)
         z[-1] = np.concatenate([values[0], values[0], values[1]]) + 1e-6 * np.arange(z.shape[-2])[:, None]

@@ -142,7 +142,6 @@ def test_a_history_that_does_not_fit_is_refused(config):
 
 
 def losses(run, path, course):
-
     def change(name, step, value):
         if name == f"{PLAIN}/probe/loss":
             value = np.array(value, dtype=float)

@@ -264,7 +264,6 @@ def test_each_control_can_turn_the_verdict(tmp_path, row, expected):
 
 
 def test_a_node_that_told_as_much_before_training_stands_for_nothing_new(tmp_path):
-
     def spoil(name, step, value):
         value = value.copy()
         if name == "alignment":

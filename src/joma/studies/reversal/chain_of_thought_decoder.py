@@ -326,7 +326,6 @@ def _draw_training(scores: Scores) -> Drawing:
 
 
 def _draw_ways(scores: Scores) -> Drawing:
-
     def reached(row: str, depth: int) -> Any:
         name, way = ROWS[row]
         return scores.answered(scores.named(name, depth), way)

@@ -147,7 +147,6 @@ def seen(moment: rows.Moment, run: int, facts: Reversals, model: str, rate: floa
 
 
 def _laws(moment: rows.Moment, run: int, facts: Reversals, rate: float) -> dict[str, float]:
-
     def off(gaps: Any, law: Any) -> float:
         return float(np.abs(gaps - law).max())
 

@@ -280,7 +280,6 @@ def record_name(family: str, layers: int) -> str:
 
 
 def _clock(device: str) -> Callable[[Decoder, Sequence[int]], Tensor]:
-
     def now(decoder: Decoder, members: Sequence[int]) -> Tensor:
         if device.startswith("cuda"):
             torch.cuda.synchronize(device)

@@ -172,7 +172,6 @@ def _by_losses(
     more: Callable[[Table], dict[str, Any]] = lambda table: {}, *, corrected: str = "", source: str = "",
     matters: float = MATTERS,
 ) -> None:  # fmt: skip
-
     def judge(run: Run, claim: Claim) -> Finding:
         table = Table(run)
         perplexities = {

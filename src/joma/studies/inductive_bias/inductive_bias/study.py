@@ -200,7 +200,6 @@ def _by_effect(
     read: type[Contrast] | type[Fits], name: str, says: str, *, what: str, expected: str, source: str, matters: float,
     unit: str = "%", ceiling: float | None = 1.0, uses: tuple[str, ...] = (), **evidence: Callable[[Any], Any],
 ) -> None:  # fmt: skip
-
     def judge(run: Run, claim: Claim) -> Finding:
         record = read(run)
         given = {name: make(record) for name, make in evidence.items()}

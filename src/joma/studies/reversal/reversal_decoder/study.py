@@ -55,7 +55,6 @@ Cases = dict[str, Condition]
 
 
 def _curse(name: str, says: str, cases_of: Callable[[Scores], Cases], uses: tuple[str, ...] = ()) -> None:
-
     def judge(run: Run, claim: Claim) -> Finding:
         scores = Scores(run)
         cases = cases_of(scores)
@@ -257,7 +256,6 @@ def own_reverses(run: Run, claim: Claim) -> Finding:
 
 
 def _cure(claimed: str, says: str, name: str, *twins: str) -> None:
-
     def judge(run: Run, claim: Claim) -> Finding:
         scores = Scores(run)
         controls, cases = (BASE, *twins), scores.at(name, scores.cured)

@@ -37,7 +37,6 @@ Judged = Callable[["Series", Claim], dict[str, Any]]
 
 
 def _of_learned(name: str, source: str, **said: Any) -> Callable[[Judged], Judged]:
-
     def register(evidence: Judged) -> Judged:
         @wraps(evidence)
         def judging(run: Run, claim: Claim) -> Finding:
