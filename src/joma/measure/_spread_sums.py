@@ -32,7 +32,7 @@ NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 28}
 """Numbers that the largest temporary tensors have together: a processor's cache, or 1 GiB on a GPU."""
 
 
-BLOCKS = (32, 128)
+BLOCKS = (16, 128)
 """Keys in a block, at least and at most."""
 Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 """The fields of `joma.measure.spread.SpreadSums`."""

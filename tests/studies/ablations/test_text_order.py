@@ -1,8 +1,12 @@
 """One order of the text for all seeds, or one for each."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from records import carried_out, verdicts
 from small_ablations import NONE, changed, idle, must_show, patterns, verdict
+from small_runs import small
 
 from joma.recipes.language import recipe
 from joma.recipes.language.training import ensemble
@@ -29,6 +33,17 @@ def test_the_top_layer_comes_back_further_in_one_order_or_not(small_run, claim, 
         assert verdict(changed(small_run("text-order"), patterns(**backs)), claim) == expected, backs
     for variant in variants:
         assert verdict(changed(small_run("text-order"), idle(variant.replace("_", " "))), claim) == "not run"
+
+
+def test_one_layer_has_none_that_could_come_back_further(tmp_path, data_folder):
+    """It trains the orders of the other claim alone; the rest was seen in the second of two layers."""
+    config = replace(small("text-order", data=str(data_folder)), layers=1)
+    with carried_out(study.STUDY, config, tmp_path / "one.sqlite", pinned=False) as run:
+        trained = {name.split("/")[0] for name in run.names() if name.endswith("/valid/loss")}
+        assert trained == {"one order", "own start"}
+        assert {verdicts(study.STUDY, run)[claim.name] for claim in FURTHER} == {"at paper scale"}
+        assert verdicts(study.STUDY, run)[study.SHOWN.name] != "at paper scale"
+        assert len(study.STUDY.draw(run)) == 2
 
 
 def test_variants_read_what_their_names_say(small_run):

@@ -155,6 +155,21 @@ def test_arms_that_were_not_trained_are_for_paper_scale(tmp_path):
             assert (finding.verdict, finding.command) == ("at paper scale", "joma verify modern-block --scale paper")
 
 
+def test_without_language_models_the_made_language_is_judged_alone(tmp_path):
+    """What a run with them would tell is not run, with the options of one; what takes more is at paper scale."""
+    config = replace(STUDY.quick, seeds=3, made_steps=4, made_every=2, made_batch=4, made_pool=16, made_width=8)
+    with Run.create(tmp_path / "made.sqlite", study=STUDY.name, config=plain_config(config), version=1) as run:
+        STUDY.run(config, run, lambda share, doing: None)
+        assert not [name for name in run.names() if "layer" in name]
+        STUDY.check(config, run)
+        finding = found(STUDY, run, "qk-norm-halves-recovery")
+        assert (finding.verdict, finding.reason) == ("not run", "this run has no language models")
+        others = ("muon-weakens-salient-first", "recovers-with-any-positions", "qk-clip-halves-recovery-norms-before")
+        assert {found(STUDY, run, name).verdict for name in others} == {"at paper scale"}
+        assert "no networks" not in found(STUDY, run, "gate-removes-sinks").reason
+        assert [drawing.name for drawing in STUDY.draw(run)] == ["sinks-by-block"]
+
+
 # ---- what is read, and what is done
 
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -248,10 +248,7 @@ def _layer(hidden: Tensor, attention: Tensor, shape: torch.Size) -> tuple[Tensor
 def _trained_here(config: Fig10Config, progress: Progress) -> Material:
     import transformers
 
-    words = _PIECE.findall(_text(config))
-    common = [word for word, _ in Counter(words).most_common(config.vocabulary - 1)]
-    number = {word: i + 1 for i, word in enumerate(common)}
-    ids = torch.tensor([number.get(word, 0) for word in words])
+    words, ids = _numbered(_text(config), config.vocabulary)
     cut = int(len(ids) * _TRAINING_SHARE)
     layout = transformers.GPTNeoXConfig(
         vocab_size=config.vocabulary, hidden_size=config.width, num_hidden_layers=config.layers,
@@ -266,6 +263,15 @@ def _trained_here(config: Fig10Config, progress: Progress) -> Material:
     at = cut + _spread(len(ids) - cut, config)
     shown = [[words[i] for i in row] for row in at.tolist()]
     return Material(trained, untrained.to(config.device), ids[at], shown, losses)
+
+
+@lru_cache(maxsize=1)  # the same for every seed
+def _numbered(text: str, vocabulary: int) -> tuple[list[str], Tensor]:
+    """Its words, and their numbers by frequency; 0 for the rare ones."""
+    words = _PIECE.findall(text)
+    common = [word for word, _ in Counter(words).most_common(vocabulary - 1)]
+    number = {word: i + 1 for i, word in enumerate(common)}
+    return words, torch.tensor([number.get(word, 0) for word in words])
 
 
 def _train(model: Any, ids: Tensor, config: Fig10Config, progress: Progress) -> list[float]:

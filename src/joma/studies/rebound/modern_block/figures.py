@@ -28,12 +28,12 @@ TITLES = ("queries and keys", "gates, sinks, Muon", "positions")
 
 
 def draw(run: Run) -> list[Drawing]:
-    """Curves, and by arm the recovery of each layer and the sink of the made language."""
-    return [_draw_curves(run), _draw_arms(run)]
+    """Curves, and by arm the recovery of each layer and the sink of the made language; where it is alone, that."""
+    return [_draw_curves(run), _draw_arms(run)] if record.families(run) else [_draw_sinks(run)]
 
 
 def _layers(run: Run) -> list[Case]:
-    every = [base for family in run.config["families"] for base in record.bases(run, family)]
+    every = [base for family in record.families(run) for base in record.bases(run, family)]
     return [Case(base, (n,)) for base in every for n in range(len(record.path(run, base).entropy))]
 
 
@@ -113,21 +113,39 @@ def _draw_arms(run: Run) -> Drawing:
     axes[0].invert_yaxis()
     axes[0].set(title="Recovery by block", xlabel="rise from the own minimum (nats)", ylabel="block")
     axes[0].legend(fontsize="x-small")
+    _sinks(axes[1], run)
+    caption = (
+        f"{_in_words(run)} Points: means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or "
+        f"fewer); hollow ones have their minimum after 60 % of the run. Right: {_masses(run)}"
+    )
+    return Drawing("recovery-by-block", caption, figure)
+
+
+def _draw_sinks(run: Run) -> Drawing:
+    figure, (axis,) = panels(width=4.6, height=2.4)
+    _sinks(axis, run)
+    masses = _masses(run)
+    caption = f"{masses[0].upper()}{masses[1:]} Bars: means of {run.config['seeds']} seeds, with intervals."
+    return Drawing("sinks-by-block", caption, figure)
+
+
+def _sinks(axis: Axes, run: Run) -> None:
     masses = [compare(record.sink(run, arm)) for arm in MADE_ARMS]
-    axes[1].barh(
+    axis.barh(
         range(len(MADE_ARMS)), [100 * one.value for one in masses], xerr=100 * share_errors(masses),
         color=BLUE, label="trained",
     )  # fmt: skip
     level = 100 * record.uniform(int(run.config["made_length"]))
-    axes[1].axvline(level, color=RED, lw=0.8, ls=":", label="uniform attention")
-    axes[1].set_yticks(range(len(MADE_ARMS)), MADE_ARMS)
-    axes[1].invert_yaxis()
-    axes[1].set(title="Sinks in the made language", xlabel="attention on the first key (%)", ylabel="block")
-    axes[1].legend(fontsize="x-small")
+    axis.axvline(level, color=RED, lw=0.8, ls=":", label="uniform attention")
+    axis.set_yticks(range(len(MADE_ARMS)), MADE_ARMS)
+    axis.invert_yaxis()
+    axis.set(title="Sinks in the made language", xlabel="attention on the first key (%)", ylabel="block")
+    axis.legend(fontsize="x-small")
+
+
+def _masses(run: Run) -> str:
     gate, plain = (100 * record.known(record.sink(run, arm)) for arm in ("gate", PLAIN))
-    caption = (
-        f"{_in_words(run)} Points: means of {run.config['seeds']} seeds with intervals (95 %; 99 % over four or "
-        "fewer); hollow ones have their minimum after 60 % of the run. Right: attention of late queries on the first "
-        f"key of the made language, {plain:.1f} % in the plain block and {gate:.1f} % with a gate after attention."
+    return (
+        "attention of late queries on the first key of the made language, "
+        f"{plain:.1f} % in the plain block and {gate:.1f} % with a gate after attention."
     )
-    return Drawing("recovery-by-block", caption, figure)

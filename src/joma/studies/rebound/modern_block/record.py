@@ -10,10 +10,15 @@ from joma.recipes.language.curves import alive, curve, learned_nothing, steps_of
 from joma.runs import Run
 from joma.studies.rebound._cases import Case, base_name, comes_back
 from joma.studies.rebound._paths import Path, equal_loss, rises, valleys
-from joma.studies.rebound.modern_block.run import ARMS, CLIPS, LATE, MADE, MADE_ARMS, MUON, PLAIN, name_of
+from joma.studies.rebound.modern_block.run import ARMS, CLIPS, FAMILIES, LATE, MADE, MADE_ARMS, MUON, PLAIN, name_of
 
 END = 0.6  # of the run: an arm whose minimum comes later has no room to recover, and is not judged
 FETCHED = 0.5  # of the loss after a trigger without attention: networks that keep more have not learned to attend
+
+
+def families(run: Run) -> list[str]:
+    """Of the language models, if there are any."""
+    return [family for family in run.config["families"] if family in FAMILIES]
 
 
 def arms(run: Run) -> list[str]:

@@ -33,6 +33,7 @@ from joma.recipes.copying import Reading, copying, sequences_of, without_fetchin
 from joma.recipes.grid import Grid
 from joma.recipes.grid import ensemble as of_grid
 from joma.recipes.language import LanguageModelConfig, Recipe, corpus, recipe, train_variants
+from joma.recipes.language.text import remember_corpus
 from joma.recipes.language.training import validation_sequences
 from joma.recipes.optimizers import make_optimizer
 from joma.runs import Run
@@ -65,6 +66,7 @@ MUON = "Muon"
 MADE = "made language"
 MADE_ARMS = (PLAIN, "gate", "MLP gate", "off-by-one", "learned sink")
 FAMILIES: dict[str, Norm] = {"norms after": "post-layer", "norms before": "pre-layer"}
+NO_FAMILY = "none"
 OFTEN = 48  # frequent words whose logits are recorded, or as many as there are
 LATE = 2  # queries from this part of the length on: they see half of it or more
 
@@ -73,8 +75,8 @@ LATE = 2  # queries from this part of the length on: they see half of it or more
 class ModernBlockConfig(LanguageModelConfig):
     """Small models whose blocks differ in one thing, and networks that read a made language."""
 
-    families: Annotated[tuple[str, ...], OneOf(*FAMILIES)] = ("norms after",)
-    """Where LayerNorm stands: after each branch as in Figure 6, or before it."""
+    families: Annotated[tuple[str, ...], OneOf(*FAMILIES, NO_FAMILY)] = ("norms after",)
+    """Where LayerNorm stands: after each branch as in Figure 6, or before it; none: only the made language is read."""
     layers: tuple[int, ...] = (1,)
     arms: Annotated[tuple[str, ...], OneOf(*list(ARMS)[1:])] = tuple(list(ARMS)[1:])
     """Arms beside the plain block."""
@@ -145,8 +147,10 @@ def measuring_points(config: ModernBlockConfig) -> tuple[int, ...]:
 def run(config: ModernBlockConfig, run: Run, progress: Progress) -> None:
     """Train the arms and Muon of a family, then its clipped twins; what is recorded is not trained again."""
     text = corpus(config, progress)
-    turns = 2 * len(config.families) + 1
-    for turn, family in enumerate(config.families):
+    remember_corpus(text, run)
+    families = [family for family in config.families if family in FAMILIES]
+    turns = 2 * len(families) + 1
+    for turn, family in enumerate(families):
         plain = {layers: _plain(config, text, layers, family) for layers in config.layers}
         _train(config, run, text, _first(config, plain, family), progress, (2 * turn / turns, 1 / turns))
         clipped = {name_of(layers, family, "clipped"): _of_arms(one, len(CLIPS)) for layers, one in plain.items()}

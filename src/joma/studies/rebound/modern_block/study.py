@@ -39,7 +39,15 @@ from joma.studies.rebound._cases import MATTERS, Case
 from joma.studies.rebound._paths import equal_loss, rises
 from joma.studies.rebound.modern_block import record
 from joma.studies.rebound.modern_block.figures import draw
-from joma.studies.rebound.modern_block.run import FAMILIES, MADE_ARMS, PLAIN, POSITIONS, ModernBlockConfig, run
+from joma.studies.rebound.modern_block.run import (
+    FAMILIES,
+    MADE_ARMS,
+    NO_FAMILY,
+    PLAIN,
+    POSITIONS,
+    ModernBlockConfig,
+    run,
+)
 
 HALF = 0.5  # of the recovery: what must be removed
 QUARTER = 0.25  # of the recovery: by how much more than its control an arm must remove
@@ -55,6 +63,8 @@ USES = ("fig6/fig6-one-layer", "fig6/fig6-top-layers")
 
 def _judged(run: Run, family: str, *arms: str) -> list[Case]:
     """Layers of a family that come back in the plain block; not run where there is none, or an arm is missing."""
+    if not record.families(run) and family == next(iter(FAMILIES)):
+        raise NotRun("this run has no language models", families=[family], steps=720)
     if family not in run.config["families"] or any(arm not in record.arms(run) for arm in arms):
         what = f"{family} and {', '.join(arms)}" if arms else family
         raise OnlyAtPaperScale(f"this run has no networks with {what}", at_paper_scale(run.study))
@@ -238,7 +248,7 @@ def judge_gate(run: Run, claim: Claim) -> Finding:
         "attention on the first token, published": PUBLISHED,
         "networks that did not learn to attend": {arm: float(np.isnan(mass).sum()) for arm, mass in masses.items()},
     }
-    for family in run.config["families"]:
+    for family in record.families(run):
         for base in record.bases(run, family):
             details[f"attention on the first key, text, {base}"] = {
                 arm: record.known(record.by_layer(run, base, arm, "sink")[..., -1].mean(0)) for arm in record.arms(run)
@@ -252,11 +262,11 @@ STUDY = Study(
     title="Whether attention comes back in the block of today",
     version=1,
     claims=CLAIMS,
-    # Of the language models it shows the way: seeds 950 to 954 came back by 0.2 nats in 720 steps, which take too long,
-    # and seeds 900 to 944 hardly did in 480 to 600.
+    # Without language models: seeds 950 to 954 came back by 0.2 nats in 720 steps, which take too long, and seeds 900
+    # to 944 and 400 to 404 hardly did in 480 to 600. The sizes are those of a run that has them.
     quick=ModernBlockConfig(
-        **QUICK | {"every": 60, "valid_sequences": 4}, seeds=5, seed=400, arms=("QK-norm", "VO-norm"), window=120,
-        clip_sequences=16, made_steps=400,
+        **QUICK | {"every": 60, "valid_sequences": 4}, families=(NO_FAMILY,), seeds=5, seed=400,
+        arms=("QK-norm", "VO-norm"), window=120, clip_sequences=16, made_steps=400,
     ),
     paper=ModernBlockConfig(
         **PAPER | {"vocabulary": 2_000, "valid_sequences": 20, "steps": 5_300, "every": 100, "seeds": 8, "seed": 400},
@@ -276,6 +286,6 @@ STUDY = Study(
         "place of Adam. Blocks that are compared share seed, start, text and dropout. Entropy is that of softmax of "
         "the logits; each network is read at its own minimum. Sinks are read in a made language in which attention is "
         "mostly idle. "
-        "Quick scale trains small models of one layer on Python source and has few of the arms."
+        "Quick scale has the made language alone."
     ),
 )  # fmt: skip
