@@ -239,20 +239,22 @@ def test_a_damaged_part_is_named(parts, tmp_path, spoil, said):
     assert done.stderr.endswith("; remove it and give the shard's command again\n")
 
 
+NO_SCALE = f"{FILE} is damaged: options.scale is not what a shard of joma verify leaves; remove it"
+
+
 @pytest.mark.parametrize(
-    ("scale", "said"),
+    ("changed", "said"),
     [
-        (None, "options.scale is not what a shard of joma verify leaves"),
-        ([], "options.scale is not what a shard of joma verify leaves"),
-        ("huge", "options.scale is none that joma has"),
+        ({"options": {"threads": 1}}, NO_SCALE),
+        ({"options": {"threads": 1, "scale": []}}, NO_SCALE),
+        ({"options": {"threads": 1, "scale": "huge"}}, f"{FILE} is damaged: options.scale is none that joma has; "),
+        ({"kind": "knit"}, "shard-1-of-4 is a shard of joma knit, which this joma cannot merge"),
     ],
 )
-def test_parts_without_a_scale_are_damaged(parts, tmp_path, scale, said):
+def test_parts_without_a_scale_or_of_another_command_are_refused(parts, tmp_path, changed, said):
     shutil.copytree(parts[0], tmp_path / "parts")
     for path in (tmp_path / "parts").glob(f"*/{FILE}"):
-        content = json.loads(path.read_text())
-        content["options"] = {"threads": 1} if scale is None else {"threads": 1, "scale": scale}
-        path.write_text(json.dumps(content))
+        path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     done = joma("merge", tmp_path / "parts", "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert f"{FILE} is damaged: {said}; remove it" in done.stderr
+    assert said in done.stderr
