@@ -222,6 +222,7 @@ def state_of_shape(*shape):
 @pytest.mark.parametrize(("parts", "settings", "sentence"), [
     ({"qweight": GPTQ["qweight"]}, {}, "it has no scales beside it"),
     (spoiled(GPTQ, "scales", torch.ones(4, 31)), {}, "fit neither GPTQ nor AWQ"),
+    (spoiled(GPTQ, "qzeros", torch.zeros(4, 5, dtype=torch.int32)), {}, "fit neither GPTQ nor AWQ"),  # 5 bits
     (spoiled(GPTQ, "scales", torch.ones(4)), {}, "its scales are torch.float32"),
     (spoiled(GPTQ, "g_idx", torch.full((64,), 9, dtype=torch.int32)), {}, "groups that are not among its 4"),
     (spoiled(GPTQ, "g_idx", torch.full((3,), 9, dtype=torch.int32)), {}, "do not hold its inputs"),

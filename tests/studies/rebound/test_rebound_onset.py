@@ -128,7 +128,7 @@ def test_words_that_a_text_lacks_are_as_if_they_were_not_there(small, text):
     assert (gradient[:, 10:] == 0).all()
 
 
-def test_embeddings_are_scaled_and_rates_are_the_levels(small, text):
+def test_embeddings_are_scaled_and_rates_are_the_levels(small, text, monkeypatch):
     base = recipe(small, text, layers=1, rates=(0.02,))
     found_levels = levels_of(small, text)
     ensemble = onset_ensemble(base, found_levels, text, by_frequency(found_levels.texts[0], CLASSES, GROUPINGS)[0])
@@ -140,6 +140,9 @@ def test_embeddings_are_scaled_and_rates_are_the_levels(small, text):
     assert torch.equal(inputs[..., 1:], targets[..., :-1])
     assert inputs[0].max() < 10
     assert torch.equal(ensemble.batch(1, range(9, 12))[0], inputs[9:12])
+    at_once = ensemble.measures["valid"](networks, range(27))
+    monkeypatch.setattr("joma.studies.rebound.rebound_onset.run.AT_ONCE", 7)
+    torch.testing.assert_close(ensemble.measures["valid"](networks, range(27)), at_once, rtol=1e-5, atol=1e-5)
 
 
 def test_entropy_by_class_averages_to_the_whole(whole):
