@@ -99,6 +99,7 @@ def test_where_all_is_as_printed_all_that_is_printed_holds(run, tmp_path):
         ("generalises-without-weight-decay", {"fitted": {(DEEP, "true labels"): (1.0, 0.1)}}, "not above its control"),
         ("weight-decay-does-not-stop-it", {"fitted": {(DECAY, "random labels"): (0.8, 0.1)}}, "only qualitative"),
         ("weight-decay-does-not-stop-it", {"fitted": {(DECAY, "random labels"): (0.3, 0.1)}}, "fails"),
+        ("small-factor-longer", {}, "undecided"),  # true labels take as long, but for chance
         ("fits-images-of-noise", {"fitted": {(DEEP, "gaussian"): (0.9, 0.1)}}, "only qualitative"),
         ("fits-images-of-noise", {"fitted": {(DEEP, "gaussian"): (0.1, 0.1)}}, "only qualitative"),
         ("fits-images-of-noise", {"fitted": dict.fromkeys(NOISY, (0.1, 0.1))}, "not above its control"),

@@ -116,3 +116,4 @@ def test_controls_and_other_data_draw_from_streams_of_their_own(monkeypatch):
             draw(replace(SMALL, seed=seed))
             last.append(drawn[-1])
     assert len({0, 1, 2, *last}) == 7
+    assert {0, 1} < {*drawn}  # the block is drawn by the config's seed
