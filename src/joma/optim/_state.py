@@ -60,6 +60,7 @@ class StateError(JomaError, ValueError):
     """A saved state that cannot be loaded; the message says why, and the optimizer is as it was."""
 
     def __init__(self, message: str) -> None:
+        """message: a sentence; one that is too long is cut."""
         words = " ".join(message.split())
         super().__init__(words if len(words) <= LONGEST else f"{words[:LONGEST]}...")
 
