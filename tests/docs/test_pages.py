@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -119,6 +120,8 @@ def beside_the_checkout(tmp_path, monkeypatch, installed):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if not entry_points(group="pytest11", name="joma.claims.pytest_plugin"):
+        monkeypatch.setenv("PYTEST_PLUGINS", "joma.claims.pytest_plugin")  # as an installed joma gives it to pytest
     monkeypatch.delenv("JOMA_DATA", raising=False)
     monkeypatch.setattr("joma.scan.model.text.token_ids", tokenized)  # in this process, to save the time of another
 

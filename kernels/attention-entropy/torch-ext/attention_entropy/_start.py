@@ -6,7 +6,7 @@ kernel here that takes the host several times as long as the start itself. So wh
 depends on: kinds of numbers, whether addresses are multiples of 16, whole numbers and constants.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -29,16 +29,18 @@ def start(
     numbers: Sequence[int | float],
     constants: dict[str, Any],
     options: dict[str, int],
-) -> None:
-    """Start a kernel whose arguments are tensors, numbers and constants, in this order.
+) -> Any:
+    """Start a kernel whose arguments are tensors, numbers and constants, in this order; gives what was compiled for it.
 
     - tensors: on one device, which need not be the current one
     - numbers: those that are not whole may change from start to start
     - options: of the compiler
+
+    None where triton compiles by itself.
     """
     if torch.compiler.is_compiling():  # torch knows triton's way, and asks tensors that have no address
         kernel[grid](*tensors, *numbers, **constants, **options)
-        return
+        return None
     key = (
         kernel,
         tensors[0].device.index,
@@ -50,13 +52,33 @@ def start(
     with _current(tensors[0].device):
         if (found := _FOUND.get(key)) is not None:
             found[*grid, 1](*tensors, *numbers, *constants.values())
-            return
+            return found
         found = kernel[grid](*tensors, *numbers, **constants, **options)
     if found is None or _version() < _SINCE:  # triton's interpreter compiles nothing
-        return
+        return None
     if len(_FOUND) >= MOST:
         _FOUND.clear()
     _FOUND[key] = found
+    return found
+
+
+def repeated(
+    kernel: Any, grid: tuple[int, int], numbers: Sequence[int | float], constants: dict[str, Any],
+    options: dict[str, int],
+) -> Callable[..., None]:  # fmt: skip
+    """The same start again and again, with other tensors of the same kinds on the same device: only those are given."""
+    rest = (*numbers, *constants.values())
+    runs: dict[tuple[bool, ...], Any] = {}
+
+    def again(*tensors: Tensor) -> None:
+        aligned = tuple([each.data_ptr() % ALIGNED == 0 for each in tensors])
+        if (run := runs.get(aligned)) is not None:
+            with _current(tensors[0].device):
+                run(*tensors, *rest)
+        elif (found := start(kernel, grid, tensors, numbers, constants, options)) is not None:
+            runs[aligned] = found[*grid, 1]
+
+    return again
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
