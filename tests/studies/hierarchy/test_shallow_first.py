@@ -38,6 +38,14 @@ def test_a_record_as_the_paper_tells_it_holds(run, tmp_path):
     assert {name: verdict for name, verdict in seen.items() if name not in OF_DATA and verdict != "holds"} == {}
 
 
+def test_where_the_query_alone_tells_less_is_enough(run, tmp_path):
+    at = f"{claims.SHALLOW}/train_loss"
+    change = lambda name, values: (
+        np.full_like(values, 0.997 * CHANCE[claims.SHALLOW]) if name == at else ideal(name, values)
+    )
+    assert verdicts(STUDY, rewritten(run, tmp_path / "r", change))["hierarchy-agnostic"] == "holds"
+
+
 START = ("attention-first", "weights-first")
 
 

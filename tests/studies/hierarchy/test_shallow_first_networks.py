@@ -70,6 +70,15 @@ def test_tokens_of_a_shallow_latent_are_as_frequent_and_independent():
     assert (draw(0 * often, 50, range(1), [0])[0].sum(-1) == 1).all()  # two are there even so
 
 
+def test_tokens_of_a_shallow_latent_come_as_often_as_in_the_tree():
+    setting = net.Setting(STUDY.quick.__class__(classes=2, members=2, samples=100))
+    on = setting.pool.on
+    for member, m, other in ((0, 3, 4), (1, 12, 3), (0, 5, 19)):
+        beside = on[member][on[member, :, m]][:, other].float().mean()
+        assert torch.isclose(setting.often[member, m, other], beside)
+    assert setting.often.diagonal(dim1=1, dim2=2).max() == 0
+
+
 @pytest.mark.parametrize("batches", [net.token_batches, net.class_batches, net.decoder_batches])
 def test_many_steps_at_once_are_those_of_one_at_a_time(pool, batches):
     chosen = pool.with_query.shape[-1]
