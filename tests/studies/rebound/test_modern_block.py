@@ -35,7 +35,7 @@ def level(step, back, low):
 def words(step, ordered):
     far = np.arange(1, WORDS + 1)
     half = 200 - 15 * far if ordered else 20 + 15 * far
-    return far * (1 - 0.5 ** (step / half)) * (-1) ** far
+    return far * (1 - 0.5 ** (step / half)) * (-1) ** far + 9 * np.cos(7 * far)  # where each begins says nothing
 
 
 def made(folder, back=(), *, low=(), ordered=(), sinks=(), diverged=(), losses=(), fetched=0.1):
@@ -130,6 +130,9 @@ def test_positions(back, low, verdict, tmp_path):
 def test_the_order_of_words(ordered, verdict, tmp_path):
     with made(tmp_path, ordered=ordered) as run:
         assert verdicts(STUDY, run)["muon-weakens-salient-first"] in verdict
+        moved = np.array([words(step, ordered.get(PLAIN, True)) - words(0, True) for step in STEPS])
+        way = record._order(np.array(STEPS), moved - moved.mean(1, keepdims=True), STEPS.index(100))
+        np.testing.assert_allclose(record.order(run, "2 layers, norms before", PLAIN), way)
 
 
 @pytest.mark.parametrize(
