@@ -33,7 +33,11 @@ SPOILED = [
 
 @pytest.mark.parametrize(
     ("series", "change", "verdict"),
-    [("eq. 7", lambda depth: depth[:, 0], HOLDS), ("depth", lambda depth: depth[:, [0, 0]], BLIND)],
+    [
+        ("eq. 7", lambda depth: depth[:, 0], HOLDS),
+        ("eq. 7", lambda depth: depth[:, 0] * np.where(np.arange(depth.shape[-1]), 2, 1), "only qualitative"),
+        ("depth", lambda depth: depth[:, [0, 0]], BLIND),
+    ],
 )
 def test_blocks_that_follow_eq_7_hold_and_need_attention(run, tmp_path, series, change, verdict):
     spoiled = {f"{loss}/{series}": change(run.value(f"{loss}/depth")) for loss in study.RATES}
