@@ -16,11 +16,11 @@ POINTS = tuple(range(0, 49, 4))
 FREQUENCIES = 4.0  # the loss of the words' frequencies in records that are made by hand
 
 
-def untrained(run, path):
+def untrained(run):
     def still(name, step, value):
         return run.at(name, 0) if name.endswith(("/loss", "/entropy")) or "rank/" in name else value
 
-    return changed(run, path, still)
+    return changed(run, still)
 
 
 def as_the_paper(monkeypatch, config):

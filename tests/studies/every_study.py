@@ -128,7 +128,7 @@ def add(where, value):
 
 def test_a_spoiled_series_changes_its_verdict(request, run, series, change, claim, verdict):
     study = request.module.STUDY
-    now = found(study, altered(run, "", series, change), claim)
+    now = found(study, altered(run, series, change), claim)
     assert now.verdict == verdict, now.as_json()
 
 

@@ -69,11 +69,11 @@ READ = {"study", "config", "version", "seed", "versions", "machine", "created", 
 class changed:
     """The run as judges and figures read it, every entry of every series gone through change(name, step, value).
 
-    Nothing is written: to copy a run takes longer than to judge it. path: where the copy would be.
+    Nothing is written: to copy a run takes longer than to judge it.
     """
 
-    def __init__(self, run, path, change):
-        self.run, self.path, self.change, self.known = run, Path(path), change, {}
+    def __init__(self, run, change):
+        self.run, self.path, self.change, self.known = run, Path(), change, {}
 
     def __getattr__(self, name):
         if name not in READ:
@@ -121,5 +121,5 @@ def copied(run, path, change=lambda name, step, value: value):
     return copy
 
 
-def altered(run, path, name, change):
-    return changed(run, path, lambda series, step, value: change(value) if series == name else value)
+def altered(run, name, change):
+    return changed(run, lambda series, step, value: change(value) if series == name else value)

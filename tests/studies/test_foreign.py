@@ -128,7 +128,7 @@ LEFT_OUT = {
 }
 
 
-def test_a_list_imports_no_package_and_names_what_is_left_out(site, tmp_path):
+def test_a_list_imports_no_package_and_names_what_is_left_out(site):
     for name, (text, _) in BROKEN.items():
         site.offer(name, text)
     site.offer("thm2", source("thm2"))

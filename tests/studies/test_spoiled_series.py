@@ -59,7 +59,7 @@ class Spoiled(changed):
     """The run with one series spoiled, all entries of a step as one; numbers that count stay whole."""
 
     def __init__(self, run, series="", spoil=None, jitter=0.0):
-        super().__init__(run, "", self.spoiled)
+        super().__init__(run, self.spoiled)
         self.series, self.spoil, self.jitter, self.asked = series, spoil, jitter, set()
 
     def spoiled(self, name, step, value):

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-import records
-from records import carried_out, found
+from records import carried_out, changed, found
 from small_runs import small
 
 from joma.claims.execute import plain_config
@@ -21,11 +20,6 @@ STUDIES = {
 
 def carry_out(study, data_folder, path, **changes):
     return carried_out(study, small(study.name, data=str(data_folder), **changes), path)
-
-
-def changed(run, change):
-    """The run as judges and figures read it, every entry of every series gone through change(name, step, value)."""
-    return records.changed(run, "nowhere", change)
 
 
 def verdict(run, claim):

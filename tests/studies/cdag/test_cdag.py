@@ -41,7 +41,7 @@ NEARLY = np.array([0.999, 1.0, 1.001])
 """Times this, networks differ a little: three that agree to the last digit with their control tell nothing."""
 
 
-def written(run, path, after=None, before=None):
+def written(run, after=None, before=None):
     """A record of networks that learn: all counts set, before training and after; a row sets them member by member."""
     rows = (UNTRAINED | (before or {}), TRAINED | (after or {}))
     last = int(run.steps("residual/loss")[-1])
@@ -55,11 +55,11 @@ def written(run, path, after=None, before=None):
                 value[:, net.COLUMNS.index(column)] = count
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
-def test_a_record_without_a_violation_holds(run, tmp_path):
-    seen = verdicts(STUDY, written(run, tmp_path / "good"))
+def test_a_record_without_a_violation_holds(run):
+    seen = verdicts(STUDY, written(run))
     assert {name: verdict for name, verdict in seen.items() if verdict != "holds"} == {}
 
 
@@ -72,9 +72,9 @@ def test_a_record_without_a_violation_holds(run, tmp_path):
         ("behind-the-gate", "gated positive", "other gated positive", 20),
     ],
 )
-def test_a_share_is_judged_by_all_of_its_controls(run, tmp_path, claim, own, other, whole):
+def test_a_share_is_judged_by_all_of_its_controls(run, claim, own, other, whole):
     def judged(name, after, before=None):
-        return verdicts(STUDY, written(run, tmp_path / name, after, before))[claim]
+        return verdicts(STUDY, written(run, after, before))[claim]
 
     most = 0.9 * whole
     assert judged("not all", {own: most}) == "only qualitative"
@@ -89,9 +89,9 @@ def test_a_share_is_judged_by_all_of_its_controls(run, tmp_path, claim, own, oth
         assert judged("ceiling", {own: whole, other: 0.98 * whole}) == "undecided"  # no room for what matters
 
 
-def test_the_two_ends_are_judged_by_all_of_their_controls(run, tmp_path):
+def test_the_two_ends_are_judged_by_all_of_their_controls(run):
     def judged(name, after, before=None):
-        return verdicts(STUDY, written(run, tmp_path / name, after, before))["both-ends"]
+        return verdicts(STUDY, written(run, after, before))["both-ends"]
 
     assert judged("no edge below 90", {"angles": 0}) == "only qualitative"
     assert judged("no more edges", {}, {"angles": 5}) == "only qualitative"
@@ -107,9 +107,9 @@ def test_the_two_ends_are_judged_by_all_of_their_controls(run, tmp_path):
     assert judged("C2 of others", {"C2 first shuffled": 0.9 * NEARLY}) == "not above its control"
 
 
-def test_residual_edges_are_judged_beside_the_untrained_network(run, tmp_path):
+def test_residual_edges_are_judged_beside_the_untrained_network(run):
     def judged(name, after, before=None):
-        return verdicts(STUDY, written(run, tmp_path / name, after, before))["residual"]
+        return verdicts(STUDY, written(run, after, before))["residual"]
 
     assert judged("no edge below 90", {"direct angles": 0}) == "only qualitative"
     assert judged("little", {"direct total": 97.0}, {"direct total": 100.0}) == "not above its control"
@@ -122,9 +122,9 @@ def test_residual_edges_are_judged_beside_the_untrained_network(run, tmp_path):
     assert judged("seeds", {"direct total": np.array([60.0, 90.0, 110.0])}) == "undecided"
 
 
-def test_learned_latents_are_judged_beside_both_controls(run, tmp_path):
+def test_learned_latents_are_judged_beside_both_controls(run):
     def judged(name, after, before=None):
-        return verdicts(STUDY, written(run, tmp_path / name, after, before))["task-distributed"]
+        return verdicts(STUDY, written(run, after, before))["task-distributed"]
 
     assert judged("as high", {"height second": 1.0}) == "only qualitative"
     assert judged("untrained", {}, {"C2 first": 0.9 * NEARLY}) == "not above its control"
@@ -133,18 +133,18 @@ def test_learned_latents_are_judged_beside_both_controls(run, tmp_path):
     assert judged("seeds", {"C2 first": np.array([0.9, 0.4, 0.3])}) == "undecided"
 
 
-def test_networks_that_did_not_learn_are_not_judged(run, tmp_path):
-    good = written(run, tmp_path / "good")
-    flat = changed(good, tmp_path / "flat", lambda n, step, v: v * 0 + 1.0 if n.endswith("/loss") else v)
+def test_networks_that_did_not_learn_are_not_judged(run):
+    good = written(run)
+    flat = changed(good, lambda n, step, v: v * 0 + 1.0 if n.endswith("/loss") else v)
     assert set(verdicts(STUDY, flat).values()) == {"not run"}
     assert "did not learn" in found(STUDY, flat, "signs-in-training").reason
-    slow = changed(good, tmp_path / "slow", lambda n, step, v: 1.09 - 0.09 * (1.0 - v) if n.endswith("/loss") else v)
+    slow = changed(good, lambda n, step, v: 1.09 - 0.09 * (1.0 - v) if n.endswith("/loss") else v)
     assert set(verdicts(STUDY, slow).values()) == {"not run"}  # it falls, to more than 0.9 ln 3
-    one = altered(good, tmp_path / "one", "residual/loss", lambda v: v * 0 + 1.0)
+    one = altered(good, "residual/loss", lambda v: v * 0 + 1.0)
     assert [name for name, verdict in verdicts(STUDY, one).items() if verdict != "holds"] == ["residual"]
 
 
-def lost(run, path, members, *, marked=True):
+def lost(run, members, *, marked=True):
     """A copy in which the first so many networks of the small start diverged."""
 
     def change(name, step, value):
@@ -155,13 +155,13 @@ def lost(run, path, members, *, marked=True):
             value[:members] = 1
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
-    good = written(run, tmp_path / "good")
-    one = lost(good, tmp_path / "one", 1, marked=marked)
+def test_networks_that_diverge_are_left_out_and_counted(run, marked):
+    good = written(run)
+    one = lost(good, 1, marked=marked)
     for finding in judge(STUDY, one):
         assert finding.verdict == "holds"
         assert finding.details["diverged and left out"] == {"networks": 1}
@@ -169,19 +169,19 @@ def test_networks_that_diverge_are_left_out_and_counted(run, tmp_path, marked):
         assert "unknown" not in finding.measured
     assert found(STUDY, one, "signs-in-training").main.seeds == 2
     assert found(STUDY, one, "residual").main.seeds == 3
-    seen = verdicts(STUDY, lost(good, tmp_path / "two", 2, marked=marked))  # one network is no interval
+    seen = verdicts(STUDY, lost(good, 2, marked=marked))  # one network is no interval
     assert {name for name, verdict in seen.items() if verdict == "undecided"} == set(seen) - {"residual"}
-    seen = verdicts(STUDY, lost(good, tmp_path / "three", 3, marked=marked))
+    seen = verdicts(STUDY, lost(good, 3, marked=marked))
     assert {name for name, verdict in seen.items() if verdict == "not run"} == set(seen) - {"residual"}
 
 
-def test_a_network_that_the_trainer_gave_up_is_left_out_whatever_it_recorded(run, tmp_path):
-    good = written(run, tmp_path / "good")
+def test_a_network_that_the_trainer_gave_up_is_left_out_whatever_it_recorded(run):
+    good = written(run)
 
     def mark(value):
         return np.where(np.arange(len(value)) == 0, 7, value)
 
-    one = altered(good, tmp_path / "one", "small start/diverged_at", mark)
+    one = altered(good, "small start/diverged_at", mark)
     assert found(STUDY, one, "signs-in-training").main.seeds == 2
 
 
@@ -192,19 +192,19 @@ def test_networks_that_all_diverge_are_not_judged_and_can_be_drawn(tmp_path):
     STUDY.draw(gone)
 
 
-def test_where_no_edge_is_counted_there_is_no_share(run, tmp_path):
-    none = written(run, tmp_path / "none", {"signs": 0, "signs positive": 0})
+def test_where_no_edge_is_counted_there_is_no_share(run):
+    none = written(run, {"signs": 0, "signs positive": 0})
     assert np.isnan(net.share(none, "small start", "signs")[1:]).all()
     assert verdicts(STUDY, none)["signs-in-training"] == "undecided"
 
 
-def test_the_moment_of_learning(run, tmp_path):
+def test_the_moment_of_learning(run):
     falling = np.linspace(1, 0, len(run.steps("residual/loss")))
     at = iter(falling)
-    copy = altered(run, tmp_path / "falling", "residual/loss", lambda value: np.full_like(value, next(at)))
+    copy = altered(run, "residual/loss", lambda value: np.full_like(value, next(at)))
     expected = (falling <= 0.9) & (falling >= 0.1)
     assert (net.learning(copy, "residual") == expected[:, None]).all()
-    flat = altered(run, tmp_path / "flat", "residual/loss", np.ones_like)
+    flat = altered(run, "residual/loss", np.ones_like)
     assert net.learning(flat, "residual").sum(0).tolist() == [1, 1, 1]
     assert net.learning(flat, "residual")[-1].all()
 

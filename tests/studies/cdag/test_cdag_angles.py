@@ -35,14 +35,13 @@ def test_shares_of_random_signals_are_those_that_are_known(run):
         ("sign/gated control", {"recursion": "fails"}),
     ],
 )
-def test_draws_without_the_premises_that_are_all_positive_turn_the_verdicts(run, tmp_path, dim, series, claims):
+def test_draws_without_the_premises_that_are_all_positive_turn_the_verdicts(run, dim, series, claims):
     full = run.array(f"{dim}/sign/draws")[0]
-    with altered(run, tmp_path / "run", f"{dim}/{series}", lambda x: full) as copy:
-        seen = verdicts(STUDY, copy)
+    seen = verdicts(STUDY, altered(run, f"{dim}/{series}", lambda x: full))
     assert {name: seen[name] for name in claims} == claims
 
 
-def test_premises_that_always_suffice_would_hold_as_printed(run, tmp_path):
+def test_premises_that_always_suffice_would_hold_as_printed(run):
     signs = [name for name in run.names() if name.endswith(("sign/signs", "sign/gated"))]
 
     def draws(name, step, value):
@@ -51,33 +50,32 @@ def test_premises_that_always_suffice_would_hold_as_printed(run, tmp_path):
     def examples(name, step, value):
         return abs(value) if name.startswith("example/") else value
 
-    with changed(run, tmp_path / "a", draws) as one, changed(one, tmp_path / "b", examples) as both:
-        seen, whole = verdicts(STUDY, one), verdicts(STUDY, both)
+    one = changed(run, draws)
+    both = changed(one, examples)
+    seen, whole = verdicts(STUDY, one), verdicts(STUDY, both)
     names = ("three-signs", "picture", "recursion")
     assert [whole[name] for name in names] == ["holds"] * 3
     # One example against it is enough.
     assert [seen[name] for name in names] == [FIXED, "holds", "only qualitative"]
 
 
-def test_signs_that_agree_without_the_premises_as_well_show_nothing(run, tmp_path):
+def test_signs_that_agree_without_the_premises_as_well_show_nothing(run):
     both = [name for name in run.names() if name.endswith(("sign/signs", "sign/control"))]
 
     def draws(name, step, value):
         return run.at(f"{name.split('/')[0]}/sign/draws", step) if name in both else value
 
-    with changed(run, tmp_path / "run", draws) as copy:
-        assert verdicts(STUDY, copy)["picture"] == "not above its control"
+    assert verdicts(STUDY, changed(run, draws))["picture"] == "not above its control"
 
 
-def test_a_condition_beyond_which_nothing_is_negative_says_nothing(run, tmp_path):
+def test_a_condition_beyond_which_nothing_is_negative_says_nothing(run):
     def positive(name, step, value):
         return run.at(name.removesuffix(" positive"), step) if name.endswith("binned positive") else value
 
-    with changed(run, tmp_path / "run", positive) as copy:
-        assert verdicts(STUDY, copy)["three-signs"] == "not above its control"
+    assert verdicts(STUDY, changed(run, positive))["three-signs"] == "not above its control"
 
 
-def test_no_draw_within_the_condition_proves_nothing(run, tmp_path):
-    none = changed(run, tmp_path / "run", lambda name, step, value: value * 0 if name.endswith("inside") else value)
+def test_no_draw_within_the_condition_proves_nothing(run):
+    none = changed(run, lambda name, step, value: value * 0 if name.endswith("inside") else value)
     seen = verdicts(STUDY, none)
     assert {seen[name] for name in ("three-signs", "same-latent", "start-of-the-weight")} <= {"fails", "undecided"}

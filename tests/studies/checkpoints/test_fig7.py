@@ -167,7 +167,8 @@ def test_each_seed_is_read_in_the_valley_of_the_others(tmp_path):
             value = np.linspace(1, 0, 21)[:, None] + 0.2 * noise.standard_normal((21, 2))
         return value
 
-    with written(tmp_path / "a.sqlite", seeds=8) as run, changed(run, tmp_path / "b.sqlite", change) as copy:
+    with written(tmp_path / "a.sqlite", seeds=8) as run:
+        copy = changed(run, change)
         assert verdicts(STUDY, copy)["rank-of-top-layers"] in (OPEN, NOT)
 
 
@@ -180,7 +181,8 @@ def test_a_drop_that_seeds_leave_open_leaves_the_rebound_open(tmp_path):
             value[-1] += 0.2
         return value
 
-    with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", change) as copy:
+    with written(tmp_path / "a.sqlite") as run:
+        copy = changed(run, change)
         finding = found(STUDY, copy, fig7.RANK_TOP)
         assert finding.verdict == OPEN
         assert np.isnan(finding.printed.controls[0].value)
@@ -195,7 +197,8 @@ def test_a_drop_must_be_there_at_99_percent_too(tmp_path):
             value = 1 + (value - 1) / 0.5 * (0.086 if number % 2 else 0.486)
         return value
 
-    with written(tmp_path / "a.sqlite", seeds=6) as run, changed(run, tmp_path / "b.sqlite", change) as copy:
+    with written(tmp_path / "a.sqlite", seeds=6) as run:
+        copy = changed(run, change)
         assert np.isnan(found(STUDY, copy, fig7.RANK_TOP).printed.controls[0].value)
 
 
@@ -206,7 +209,8 @@ def test_one_layer_that_is_not_almost_orthogonal_leaves_a_part(tmp_path):
             value[-1, 2, 0] = 0.5
         return value
 
-    with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", spoil) as copy:
+    with written(tmp_path / "a.sqlite") as run:
+        copy = changed(run, spoil)
         finding = found(STUDY, copy, fig7.EMBEDDING)
         assert finding.verdict == "mixed"
         assert finding.main.effect == pytest.approx(0.5)
@@ -214,17 +218,16 @@ def test_one_layer_that_is_not_almost_orthogonal_leaves_a_part(tmp_path):
 
 def test_networks_that_did_not_learn_are_left_out_and_counted(tmp_path):
     with written(tmp_path / "a.sqlite") as run:
-        with altered(run, tmp_path / "b.sqlite", "seed 2/loss", lambda loss: loss + 9) as copy:
-            for finding in STUDY.judge(copy):
-                assert finding.verdict == "holds"
-                assert finding.main.seeds == 3
-                assert finding.details["left out because they did not learn"] == {"networks": 1}
+        copy = altered(run, "seed 2/loss", lambda loss: loss + 9)
+        for finding in STUDY.judge(copy):
+            assert finding.verdict == "holds"
+            assert finding.main.seeds == 3
+            assert finding.details["left out because they did not learn"] == {"networks": 1}
 
         def most(name, step, value):
             return value + 9 if name.endswith("/loss") else value  # the first has no place before its name
 
-        with changed(run, tmp_path / "c.sqlite", most) as copy:
-            assert set(verdicts(STUDY, copy).values()) == {OPEN}
+        assert set(verdicts(STUDY, changed(run, most)).values()) == {OPEN}
 
 
 def test_steps_that_one_network_lacks_are_left_out_of_all(tmp_path):
@@ -233,16 +236,15 @@ def test_steps_that_one_network_lacks_are_left_out_of_all(tmp_path):
             return np.delete(value, 7, axis=0)
         return value
 
-    with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", shorter) as copy:
+    with written(tmp_path / "a.sqlite") as run:
+        copy = changed(run, shorter)
         assert fig7._curves(copy, "entropy", [0, 1, 2, 3]).shape == (4, 20, 2)
         assert set(verdicts(STUDY, copy).values()) == {"holds"}
 
 
 def test_a_value_that_is_no_number_decides_nothing(tmp_path):
-    with (
-        written(tmp_path / "a.sqlite") as run,
-        altered(run, tmp_path / "b.sqlite", "seed 1/layers/stable rank", lambda x: x * np.nan) as copy,
-    ):
+    with written(tmp_path / "a.sqlite") as run:
+        copy = altered(run, "seed 1/layers/stable rank", lambda x: x * np.nan)
         seen = verdicts(STUDY, copy)
         assert (seen["rank-of-top-layers"], seen["rank-of-bottom-layers"]) == (OPEN, OPEN)
         assert seen["embeddings-nearly-orthogonal"] == "holds"
@@ -252,7 +254,8 @@ def test_a_network_of_one_layer_has_no_bottom(tmp_path):
     def first(name, step, value):
         return value[..., :1] if "layers/" in name or name.endswith(("drop", "rebound", "margin")) else value
 
-    with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", first) as copy:
+    with written(tmp_path / "a.sqlite") as run:
+        copy = changed(run, first)
         assert verdicts(STUDY, copy)["rank-of-bottom-layers"] == "not run"
 
 

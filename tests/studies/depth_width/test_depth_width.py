@@ -50,14 +50,14 @@ def timed(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_steps_are_timed(timed, tmp_path):
+def test_steps_are_timed(timed):
     """By a clock that gives every step 2 s and every measurement 0.5 s: only the time between measurements counts."""
 
     def clock(name, step, value):
         part = name.rpartition("/")[2]
         return value * 0 + 2.0 * step + 0.5 * (part == "ends") if part in ("begins", "ends") else value
 
-    run, name = changed(timed, tmp_path / "clock.sqlite", clock), "text, 1 layers"
+    run, name = changed(timed, clock), "text, 1 layers"
     steps, members = run.steps(f"{name}/begins").tolist(), run.array(f"{name}/begins").shape[1]
     each = [(2.0 * after - (2.0 * before + 0.5)) / (after - before) for before, after in itertools.pairwise(steps)]
     assert facts(run, name)["seconds per step"] == pytest.approx(median(each) / members)

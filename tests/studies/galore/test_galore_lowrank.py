@@ -161,7 +161,7 @@ GOOD = {
 }  # fmt: skip
 
 
-def pretended(run, path, **changes):
+def pretended(run, **changes):
     """A record in which everything is as the sources say, but for these changes; pairs are of first and last point."""
     values = GOOD | changes
 
@@ -202,12 +202,11 @@ def pretended(run, path, **changes):
             return np.array([100.0, 90.0, values["targets"]])
         return np.array(3.5) if name == "loss by frequency" else value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
-def test_what_the_sources_say_would_hold(run, tmp_path):
-    with pretended(run, tmp_path / "run") as copy:
-        assert set(verdicts(STUDY, copy).values()) == {"holds"}
+def test_what_the_sources_say_would_hold(run):
+    assert set(verdicts(STUDY, pretended(run)).values()) == {"holds"}
 
 
 @pytest.mark.parametrize(
@@ -235,29 +234,28 @@ def test_what_the_sources_say_would_hold(run, tmp_path):
         ("nodes-rows-carry-it", {"norms": 15.0}, "only qualitative"),  # the norms explain nothing
     ],
 )  # fmt: skip
-def test_every_claim_can_be_missed(run, tmp_path, claim, changes, verdict):
-    with pretended(run, tmp_path / "run", **changes) as copy:
-        assert verdicts(STUDY, copy)[claim] == verdict
+def test_every_claim_can_be_missed(run, claim, changes, verdict):
+    assert verdicts(STUDY, pretended(run, **changes))[claim] == verdict
 
 
-def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
-    with pretended(run, tmp_path / "run", loss=3.48) as copy:
-        assert set(verdicts(STUDY, copy).values()) == {"not run"}
-        assert "learned no more than how frequent words are" in found(STUDY, copy, "gradient-is-low-rank").reason
+def test_networks_that_learn_nothing_do_not_count(run):
+    copy = pretended(run, loss=3.48)
+    assert set(verdicts(STUDY, copy).values()) == {"not run"}
+    assert "learned no more than how frequent words are" in found(STUDY, copy, "gradient-is-low-rank").reason
 
 
 @pytest.mark.long
-def test_a_network_that_diverged_is_left_out_and_named(run, tmp_path):
+def test_a_network_that_diverged_is_left_out_and_named(run):
     def lose_one(name, step, value):
         if name == "1 layer/diverged_at":
             value = np.array(value)
             value[1] = 3
         return value
 
-    with changed(run, tmp_path / "run", lose_one) as copy:
-        assert np.isnan(rank(copy, "1 layer")[1]).all()
-        finding = found(STUDY, copy, "gradient-is-low-rank")
-        assert finding.details["diverged and left out"] == {"runs of 1 layer": 1.0}
-        with house_style():
-            for drawing in STUDY.draw(copy):
-                says_what_is_seen(drawing)
+    copy = changed(run, lose_one)
+    assert np.isnan(rank(copy, "1 layer")[1]).all()
+    finding = found(STUDY, copy, "gradient-is-low-rank")
+    assert finding.details["diverged and left out"] == {"runs of 1 layer": 1.0}
+    with house_style():
+        for drawing in STUDY.draw(copy):
+            says_what_is_seen(drawing)

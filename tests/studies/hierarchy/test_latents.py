@@ -164,14 +164,14 @@ def test_a_control_that_chance_may_hide_is_unknown():
 
 
 @BOTH_IN_TIME
-def test_figures_are_drawn_around_a_network_that_diverged(tiny, tiny_runs, tmp_path, name):
+def test_figures_are_drawn_around_a_network_that_diverged(tiny, tiny_runs, name):
     def lose(value):
         value = value.copy()
         value[0] = np.nan
         return value
 
     scores = next(series for series in tiny_runs[name].names() if series.endswith("scores"))
-    lost = altered(tiny_runs[name], tmp_path / "lost", scores, lose)
+    lost = altered(tiny_runs[name], scores, lose)
     with house_style():
         assert len(tiny[name][0].draw(lost)) == 2
 

@@ -26,10 +26,9 @@ FIXED = "holds as corrected"
         ("latent/table printed", "latent/table truth", "table-of-the-root"),
     ],
 )
-def test_a_printed_form_that_is_right_holds(run, tmp_path, series, other, claim):
+def test_a_printed_form_that_is_right_holds(run, series, other, claim):
     kept = len(run.value(series)) if series.startswith("sampled") else None
-    with altered(run, tmp_path / "run", series, lambda _: run.value(other)[:kept]) as spoiled:
-        assert verdicts(STUDY, spoiled)[claim] == "holds"
+    assert verdicts(STUDY, altered(run, series, lambda _: run.value(other)[:kept]))[claim] == "holds"
 
 
 @pytest.mark.parametrize(
@@ -39,22 +38,20 @@ def test_a_printed_form_that_is_right_holds(run, tmp_path, series, other, claim)
         ("sampled/shuffled", "sampled/corrected", "co-occurrence-sampled", "not above its control"),
     ],
 )
-def test_every_height_has_a_say(run, tmp_path, series, other, claim, verdict):
-    with altered(run, tmp_path / "run", series, put(0, run.value(other)[0])) as spoiled:
-        assert verdicts(STUDY, spoiled)[claim] == verdict
+def test_every_height_has_a_say(run, series, other, claim, verdict):
+    assert verdicts(STUDY, altered(run, series, put(0, run.value(other)[0])))[claim] == verdict
 
 
-def test_a_distribution_that_is_wrong_for_one_tree_is_not_right(run, tmp_path):
+def test_a_distribution_that_is_wrong_for_one_tree_is_not_right(run):
     for sign in (1, -1):
         wrong = add((0, 0), 0.1 * sign)(run.value("latent/truth"))
-        with altered(run, tmp_path / f"{sign}", "latent/printed", lambda _, wrong=wrong: wrong) as spoiled:
-            assert verdicts(STUDY, spoiled)["marginal-of-a-latent"] == FIXED
-
-
-def test_a_matrix_is_no_distribution_whatever_its_columns(run, tmp_path):
-    both = np.stack([run.value("latent/truth")] * 2, -1)
-    with altered(run, tmp_path / "run", "latent/printed", lambda _: both) as spoiled:
+        spoiled = altered(run, "latent/printed", lambda _, wrong=wrong: wrong)
         assert verdicts(STUDY, spoiled)["marginal-of-a-latent"] == FIXED
+
+
+def test_a_matrix_is_no_distribution_whatever_its_columns(run):
+    both = np.stack([run.value("latent/truth")] * 2, -1)
+    assert verdicts(STUDY, altered(run, "latent/printed", lambda _: both))["marginal-of-a-latent"] == FIXED
 
 
 @pytest.mark.parametrize(
@@ -65,17 +62,15 @@ def test_a_matrix_is_no_distribution_whatever_its_columns(run, tmp_path):
         ("sampled/shuffled", "sampled/truth", "co-occurrence-sampled"),
     ],
 )
-def test_a_control_that_passes_too_confirms_nothing(run, tmp_path, series, other, claim):
-    with altered(run, tmp_path / "run", series, lambda _: run.value(other)) as spoiled:
-        assert verdicts(STUDY, spoiled)[claim] == "not above its control"
+def test_a_control_that_passes_too_confirms_nothing(run, series, other, claim):
+    assert verdicts(STUDY, altered(run, series, lambda _: run.value(other)))[claim] == "not above its control"
 
 
-def test_two_latents_that_are_alike_show_nothing_of_which_is_which(run, tmp_path):
+def test_two_latents_that_are_alike_show_nothing_of_which_is_which(run):
     def symmetric(name, step, value):
         return (value + value.swapaxes(-1, -2)) / 2 if name.startswith("joint/") else value
 
-    with changed(run, tmp_path / "run", symmetric) as spoiled:
-        assert verdicts(STUDY, spoiled)["joint-of-two-latents"] == "not above its control"
+    assert verdicts(STUDY, changed(run, symmetric))["joint-of-two-latents"] == "not above its control"
 
 
 def test_an_order_is_the_slope_of_the_straight_line_through_all_points():

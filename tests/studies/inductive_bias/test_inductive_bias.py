@@ -41,7 +41,7 @@ NOISY = [(DEEP, kind) for kind in labels.KINDS[2:]]
 MEMORISED = {(DEEP, "random labels"): (1.0, 0.52)}
 
 
-def printed(run, path, *, loss=(), accuracy=(), fitted=(), spread=1e-3, **built):
+def printed(run, *, loss=(), accuracy=(), fitted=(), spread=1e-3, **built):
     """A record that says what the sources print, but for what is given."""
     loss, accuracy, fitted = LOSS | dict(loss), ACCURACY | dict(accuracy), FITTED | dict(fitted)
 
@@ -65,14 +65,14 @@ def printed(run, path, *, loss=(), accuracy=(), fitted=(), spread=1e-3, **built)
             return np.concatenate(rows)
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 EMPIRICAL = [claim.name for claim in STUDY.claims if claim.empirical]
 
 
-def test_where_all_is_as_printed_all_that_is_printed_holds(run, tmp_path):
-    found = verdicts(STUDY, printed(run, tmp_path / "run"))
+def test_where_all_is_as_printed_all_that_is_printed_holds(run):
+    found = verdicts(STUDY, printed(run))
     late = {"small-factor-longer", "loss-does-not-decide"}  # nothing is printed of their size or time
     assert {found[name] for name in EMPIRICAL if name not in late} == {"holds"}
     assert found["equal-contrastive-loss"] == "holds"
@@ -105,8 +105,8 @@ def test_where_all_is_as_printed_all_that_is_printed_holds(run, tmp_path):
         ("fits-images-of-noise", {"fitted": dict.fromkeys(NOISY, (0.1, 0.1))}, "not above its control"),
     ],
 )  # fmt: skip
-def test_verdicts_follow_the_record(run, tmp_path, name, spoiled, verdict):
-    finding = next(one for one in judge(STUDY, printed(run, tmp_path / "run", **spoiled)) if one.claim.name == name)
+def test_verdicts_follow_the_record(run, name, spoiled, verdict):
+    finding = next(one for one in judge(STUDY, printed(run, **spoiled)) if one.claim.name == name)
     assert finding.verdict == verdict
 
 
@@ -120,49 +120,49 @@ def test_verdicts_follow_the_record(run, tmp_path, name, spoiled, verdict):
         ("unequal-accuracy", {"shuffled": 0.9}, "not above its control"),
     ],
 )
-def test_what_is_built_is_judged_by_its_numbers(run, tmp_path, name, spoiled, verdict):
-    assert verdicts(STUDY, printed(run, tmp_path / "run", **spoiled))[name] == verdict
+def test_what_is_built_is_judged_by_its_numbers(run, name, spoiled, verdict):
+    assert verdicts(STUDY, printed(run, **spoiled))[name] == verdict
 
 
-def test_a_raw_input_with_the_same_loss_would_make_equal_losses_mean_nothing(run, tmp_path):
-    spoiled = altered(run, tmp_path / "run", "built/loss", lambda value: np.full_like(value, 5.0))
+def test_a_raw_input_with_the_same_loss_would_make_equal_losses_mean_nothing(run):
+    spoiled = altered(run, "built/loss", lambda value: np.full_like(value, 5.0))
     assert verdicts(STUDY, spoiled)["equal-contrastive-loss"] == "not above its control"
 
 
-def test_a_printed_loss_within_reach_of_ten_coordinates_would_hold(run, tmp_path):
-    spoiled = altered(run, tmp_path / "run", "printed settings", lambda value: value - [0, 0.002, 0.002])
+def test_a_printed_loss_within_reach_of_ten_coordinates_would_hold(run):
+    spoiled = altered(run, "printed settings", lambda value: value - [0, 0.002, 0.002])
     assert verdicts(STUDY, spoiled)["printed-loss"] == "holds"
-    spoiled = altered(run, tmp_path / "far", "printed settings", lambda value: value + 0.1)
+    spoiled = altered(run, "printed settings", lambda value: value + 0.1)
     assert verdicts(STUDY, spoiled)["printed-loss"] == "fails"
 
 
-def test_networks_that_diverged_or_did_not_learn_do_not_count(run, tmp_path):
-    good = printed(run, tmp_path / "good")
-    lost = altered(good, tmp_path / "lost", f"{cube.MLP}/diverged_at", lambda value: np.full_like(value, 3))
+def test_networks_that_diverged_or_did_not_learn_do_not_count(run):
+    good = printed(run)
+    lost = altered(good, f"{cube.MLP}/diverged_at", lambda value: np.full_like(value, 3))
     assert verdicts(STUDY, lost)["linear-has-the-higher-accuracy"] == "not run"
     assert verdicts(STUDY, lost)["linear-solves-the-task"] == "holds"
-    idle = printed(run, tmp_path / "idle", loss={cube.LINEAR: 6.5})
+    idle = printed(run, loss={cube.LINEAR: 6.5})
     assert verdicts(STUDY, idle)["linear-solves-the-task"] == "not run"
     for step in (0, 3):  # from the first step on, too
-        deep = altered(good, tmp_path / f"{step}", f"{DEEP}/diverged_at", lambda v, at=step: np.full_like(v, at))
+        deep = altered(good, f"{DEEP}/diverged_at", lambda v, at=step: np.full_like(v, at))
         assert verdicts(STUDY, deep)["fits-random-labels"] == "not run"
-        mlp = altered(good, tmp_path / f"mlp {step}", f"{cube.MLP}/diverged_at", lambda v, at=step: np.full_like(v, at))
+        mlp = altered(good, f"{cube.MLP}/diverged_at", lambda v, at=step: np.full_like(v, at))
         assert verdicts(STUDY, mlp)["mlp-has-the-lower-loss"] == "not run"
 
 
-def test_only_the_network_that_diverged_is_left_out(run, tmp_path):
-    good, place = printed(run, tmp_path / "good"), 2 * TINY.seeds + 1
-    one = altered(good, tmp_path / "one", f"{DEEP}/diverged_at", put((..., place), 0))
+def test_only_the_network_that_diverged_is_left_out(run):
+    good, place = printed(run), 2 * TINY.seeds + 1
+    one = altered(good, f"{DEEP}/diverged_at", put((..., place), 0))
     for number, kind in enumerate(labels.KINDS):
         lost = np.isnan(Fits(one).curve(DEEP, kind))
         assert (lost == (np.arange(TINY.seeds) == 1) * (number == 2)).all(), kind
-    first = altered(good, tmp_path / "first", f"{cube.LINEAR}/diverged_at", put((..., 0), 0))
+    first = altered(good, f"{cube.LINEAR}/diverged_at", put((..., 0), 0))
     assert Contrast(first).learned(cube.LINEAR).tolist() == [False, *[True] * (TINY.seeds - 1)]
     assert Contrast(first).learned(cube.MLP).all()
 
 
-def test_time_to_fit_is_read_between_measuring_points(run, tmp_path):
-    fits = Fits(printed(run, tmp_path / "run", spread=0.0))
+def test_time_to_fit_is_read_between_measuring_points(run):
+    fits = Fits(printed(run, spread=0.0))
     last, before = fits.epochs[-1], fits.epochs[-2]
     curve = fits.curve(DEEP, "true labels")[:, 0]
     share = (0.95 - curve[-2]) / (curve[-1] - curve[-2])
@@ -170,12 +170,12 @@ def test_time_to_fit_is_read_between_measuring_points(run, tmp_path):
     assert np.isnan(Fits(run).epochs_to_fit("true labels")).all()
 
 
-def test_the_mlp_is_read_where_its_loss_is_that_of_the_linear_map(run, tmp_path):
-    good = printed(run, tmp_path / "run", spread=0.0)
+def test_the_mlp_is_read_where_its_loss_is_that_of_the_linear_map(run):
+    good = printed(run, spread=0.0)
     contrast, wanted = Contrast(good), np.full(3, 5.134)
     share = (6.0 - 5.134) / (6.0 - 5.039)
     assert contrast.at_loss(cube.MLP, wanted) == pytest.approx(0.7 + share * (0.741 - 0.7))
-    lost = Contrast(altered(good, tmp_path / "lost", f"{cube.MLP}/diverged_at", put((..., 0), 0)))
+    lost = Contrast(altered(good, f"{cube.MLP}/diverged_at", put((..., 0), 0)))
     assert np.isnan(lost.at_loss(cube.MLP, wanted)).tolist() == [True, False, False]
     assert np.isnan(contrast.at_loss(cube.MLP, np.full(3, 1.0))).all()
 

@@ -50,13 +50,12 @@ def test_kinks_are_passed_with_runge_kutta(monkeypatch):
 @pytest.mark.parametrize("change", [add, put], ids=["off", "not a number"])
 @pytest.mark.parametrize("member", [0, 1])
 @pytest.mark.parametrize(("series", "claim"), [("sigma", "any-sigma"), ("ReLU/40 steps", "relu")])
-def test_each_sigma_and_each_attention_counts(run, tmp_path, series, claim, member, change):
+def test_each_sigma_and_each_attention_counts(run, series, claim, member, change):
     one = change((-1, member, ..., 0), 0.01 if change is add else np.nan)
-    with altered(run, tmp_path / "run", series, one) as copy:
-        assert verdicts(STUDY, copy)[claim] == (FAILS if change is add else "undecided")
+    assert verdicts(STUDY, altered(run, series, one))[claim] == (FAILS if change is add else "undecided")
 
 
-def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_path):
+def test_linear_attention_that_learns_from_zero_would_be_recognised(run):
     """With z and one v in step, z² = Σv² while both move; z alone would not do, nor would one width of two."""
 
     def learns(name, step, value, part=slice(0, 2), widths=("linear/1 nodes", "linear/2 nodes")):
@@ -66,27 +65,24 @@ def test_linear_attention_that_learns_from_zero_would_be_recognised(run, tmp_pat
         value[:, ZERO, ..., part] = np.linspace(0, 1, len(value))[:, None, None, None, None]
         return value
 
-    with changed(run, tmp_path / "both", learns) as copy:
-        assert verdicts(STUDY, copy)["zero-start-linear"] == HOLDS
-    with changed(run, tmp_path / "logits", lambda *entry: learns(*entry, part=slice(0, 1))) as copy:
-        assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
+    assert verdicts(STUDY, changed(run, learns))["zero-start-linear"] == HOLDS
+    assert verdicts(STUDY, changed(run, lambda *entry: learns(*entry, part=slice(0, 1))))["zero-start-linear"] == FAILS
     for wide, narrow in (("linear/1 nodes", "linear/2 nodes"), ("linear/2 nodes", "linear/1 nodes")):
 
         def one_keeps_it(name, step, value, wide=wide, narrow=narrow):
             return learns(name, step, learns(name, step, value, widths=(wide,)), part=slice(0, 1), widths=(narrow,))
 
-        with changed(run, tmp_path / wide.replace("/", " "), one_keeps_it) as copy:
-            assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
-    with changed(run, tmp_path / "one width", lambda *entry: learns(*entry, widths=("linear/1 nodes",))) as copy:
-        assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
+        assert verdicts(STUDY, changed(run, one_keeps_it))["zero-start-linear"] == FAILS
+    copy = changed(run, lambda *entry: learns(*entry, widths=("linear/1 nodes",)))
+    assert verdicts(STUDY, copy)["zero-start-linear"] == FAILS
 
 
-def test_residuals_of_both_forms_are_measured(run, tmp_path):
+def test_residuals_of_both_forms_are_measured(run):
     gradient = found(STUDY, run, "stationary-gradient")
     assert gradient.residuals["printed"] > 1e3 * gradient.tolerance >= gradient.residuals["corrected"]
     assert found(STUDY, run, "zero-start-linear").residuals == {"printed": 1, "corrected": 0}
-    with altered(run, tmp_path / "run", "saliency", lambda x: x[:1] + 0.5 * (x - x[:1])) as half:
-        halved = found(STUDY, half, "stationary-gradient").residuals["printed"]
+    half = altered(run, "saliency", lambda x: x[:1] + 0.5 * (x - x[:1]))
+    halved = found(STUDY, half, "stationary-gradient").residuals["printed"]
     assert halved == pytest.approx(gradient.residuals["printed"] / 2)
 
 

@@ -28,34 +28,33 @@ SPOILED = [("residual/drift", lambda x: 0 * x + 1e-12, "coherence-dual", HOLDS)]
         ("coherence-total", "no residual/half |W|^2", "no residual/total z", "corrected"),
     ],
 )
-def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, truth, form):
-    with altered(run, tmp_path / "run", series, lambda _: run.value(truth) + 0.25) as copy:
-        assert found(STUDY, copy, claim).residuals[form] == pytest.approx(0.25)
+def test_residuals_are_those_of_the_record(run, claim, series, truth, form):
+    copy = altered(run, series, lambda _: run.value(truth) + 0.25)
+    assert found(STUDY, copy, claim).residuals[form] == pytest.approx(0.25)
 
 
-def test_the_drift_is_the_residual_of_the_printed_relation(run, tmp_path):
-    with altered(run, tmp_path / "run", "residual/drift", lambda x: 0 * x - 0.25) as copy:
-        assert found(STUDY, copy, "coherence-dual").residuals["printed"] == 0.25
+def test_the_drift_is_the_residual_of_the_printed_relation(run):
+    copy = altered(run, "residual/drift", lambda x: 0 * x - 0.25)
+    assert found(STUDY, copy, "coherence-dual").residuals["printed"] == 0.25
 
 
-def test_a_printed_relation_that_were_true_would_be_recognised(run, tmp_path):
-    with altered(run, tmp_path / "total", "no residual/half |V|^2", lambda _: run.value("no residual/total z")) as copy:
-        assert found(STUDY, copy, "coherence-total").verdict == HOLDS
-    with altered(run, tmp_path / "terms", "residual/drift", lambda x: 1e-13 * x) as copy:
-        assert found(STUDY, copy, "coherence-terms").verdict == HOLDS
+def test_a_printed_relation_that_were_true_would_be_recognised(run):
+    copy = altered(run, "no residual/half |V|^2", lambda _: run.value("no residual/total z"))
+    assert found(STUDY, copy, "coherence-total").verdict == HOLDS
+    assert found(STUDY, altered(run, "residual/drift", lambda x: 1e-13 * x), "coherence-terms").verdict == HOLDS
 
 
-def test_identities_that_other_widths_fulfil_as_well_show_nothing(run, tmp_path):
+def test_identities_that_other_widths_fulfil_as_well_show_nothing(run):
     def same_at_all_widths(name, step, value):
         alike = name.startswith(("residual/z", "residual/path", "no residual/total", "no residual/half |W|"))
         return np.broadcast_to(value[:1], value.shape) if alike else value
 
-    with changed(run, tmp_path / "run", same_at_all_widths) as copy:
-        assert found(STUDY, copy, "coherence-dual").verdict == BLIND
-        assert found(STUDY, copy, "coherence-total").verdict == BLIND
+    copy = changed(run, same_at_all_widths)
+    assert found(STUDY, copy, "coherence-dual").verdict == BLIND
+    assert found(STUDY, copy, "coherence-total").verdict == BLIND
 
 
-def test_terms_that_other_widths_have_as_well_show_nothing(run, tmp_path):
+def test_terms_that_other_widths_have_as_well_show_nothing(run):
     """The two smallest coherences get the same drift and terms that explain it."""
 
     def alike(name, step, value):
@@ -64,18 +63,17 @@ def test_terms_that_other_widths_have_as_well_show_nothing(run, tmp_path):
             value[-2:] = run.value("residual/drift")[-1]
         return value
 
-    with changed(run, tmp_path / "run", alike) as copy:
-        assert found(STUDY, copy, "coherence-terms").verdict == BLIND
+    assert found(STUDY, changed(run, alike), "coherence-terms").verdict == BLIND
 
 
-def test_terms_must_explain_more_where_the_coherence_is_small(run, tmp_path):
-    with altered(run, tmp_path / "run", "residual/first order", lambda _: 1.05 * run.value("residual/drift")) as copy:
-        assert found(STUDY, copy, "coherence-terms").verdict == FAILS
+def test_terms_must_explain_more_where_the_coherence_is_small(run):
+    copy = altered(run, "residual/first order", lambda _: 1.05 * run.value("residual/drift"))
+    assert found(STUDY, copy, "coherence-terms").verdict == FAILS
 
 
-def with_orders(run, path, orders, factor=1.0):
+def with_orders(run, orders, factor=1.0):
     power = run.value("residual/coherence") ** np.asarray(orders)
-    return altered(run, path, "residual/drift", lambda _: factor * power[..., None] * run.value("residual/z"))
+    return altered(run, "residual/drift", lambda _: factor * power[..., None] * run.value("residual/z"))
 
 
 @pytest.mark.parametrize(
@@ -89,9 +87,8 @@ def with_orders(run, path, orders, factor=1.0):
         (-1.00 + 0.05 * JITTER, FAILS),
     ],
 )
-def test_the_order_is_judged_over_seeds(run, tmp_path, orders, verdict):
-    with with_orders(run, tmp_path / "run", orders) as copy:
-        finding = found(STUDY, copy, "coherence-order")
+def test_the_order_is_judged_over_seeds(run, orders, verdict):
+    finding = found(STUDY, with_orders(run, orders), "coherence-order")
     assert finding.verdict == verdict
     assert finding.main.seeds == TINY.seeds
     assert finding.main.effect == pytest.approx(orders.mean())
@@ -109,15 +106,15 @@ def test_the_order_is_judged_over_seeds(run, tmp_path, orders, verdict):
         ([0.36, 0.37, np.nan], [0.20, 0.21, 0.20], OPEN),
     ],
 )
-def test_the_width_is_judged_over_draws(run, tmp_path, lean, wide, verdict):
-    with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.array([lean, wide])) as copy:
-        assert found(STUDY, copy, "coherence-width").verdict == verdict
+def test_the_width_is_judged_over_draws(run, lean, wide, verdict):
+    copy = altered(run, "vocabulary/coherence", lambda _: np.array([lean, wide]))
+    assert found(STUDY, copy, "coherence-width").verdict == verdict
 
 
-def test_every_draw_must_keep_to_the_bound(run, tmp_path):
+def test_every_draw_must_keep_to_the_bound(run):
     lean, wide = np.full(40, 0.4), np.where(np.arange(40) == 7, 0.301, 0.20)
-    with altered(run, tmp_path / "run", "vocabulary/coherence", lambda _: np.stack([lean, wide])) as copy:
-        assert found(STUDY, copy, "coherence-width").verdict == QUALITATIVE
+    copy = altered(run, "vocabulary/coherence", lambda _: np.stack([lean, wide]))
+    assert found(STUDY, copy, "coherence-width").verdict == QUALITATIVE
 
 
 def test_ensembles_of_coherent_embeddings_obey_equation_2():

@@ -17,9 +17,8 @@ def all_still(case):
     return lambda name, step, value: still(value) if name.startswith(f"{case}/") else value
 
 
-def test_other_shares_of_the_queries_fail_the_weighted_sum(run, tmp_path):
-    with altered(run, tmp_path / "run", "probability", lambda p: p[::-1]) as copy:
-        assert verdicts(STUDY, copy)["average-by-query"] == FAILS
+def test_other_shares_of_the_queries_fail_the_weighted_sum(run):
+    assert verdicts(STUDY, altered(run, "probability", lambda p: p[::-1]))["average-by-query"] == FAILS
 
 
 @pytest.mark.parametrize(
@@ -31,9 +30,9 @@ def test_other_shares_of_the_queries_fail_the_weighted_sum(run, tmp_path):
         (f"linear/{AVERAGED}/2 queries", {"average-by-query", "pull-by-query"}),
     ],
 )
-def test_a_flow_that_stands_still_says_nothing(run, tmp_path, case, blind):
-    with changed(run, tmp_path / "run", all_still(case)) as copy:
-        assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict == BLIND} == blind
+def test_a_flow_that_stands_still_says_nothing(run, case, blind):
+    copy = changed(run, all_still(case))
+    assert {claim for claim, verdict in verdicts(STUDY, copy).items() if verdict == BLIND} == blind
 
 
 def following(run, kinds):
@@ -50,15 +49,13 @@ def following(run, kinds):
     return follows
 
 
-def test_printed_forms_would_be_recognised(run, tmp_path):
-    with changed(run, tmp_path / "run", following(run, ("exp", "linear"))) as copy:
-        assert set(verdicts(STUDY, copy).values()) == {HOLDS}
+def test_printed_forms_would_be_recognised(run):
+    assert set(verdicts(STUDY, changed(run, following(run, ("exp", "linear")))).values()) == {HOLDS}
 
 
 @pytest.mark.parametrize("kind", ["exp", "linear"])
-def test_printed_forms_must_be_true_of_both_attentions(run, tmp_path, kind):
-    with changed(run, tmp_path / "run", following(run, (kind,))) as copy:
-        seen = verdicts(STUDY, copy)
+def test_printed_forms_must_be_true_of_both_attentions(run, kind):
+    seen = verdicts(STUDY, changed(run, following(run, (kind,))))
     assert seen[f"every-query-{kind}"] == HOLDS
     assert seen["average-by-query"] == FIXED  # logits that are all alike are their own weighted mean
     assert seen["pull-by-query"] == FAILS

@@ -10,7 +10,7 @@ HOLDS, FIXED, BLIND = "holds", "holds as corrected", "not above its control"
 EQUAL, WARM = "rates 1, 1", "temperature 1"
 
 
-def test_printed_forms_would_be_recognised(run, tmp_path):
+def test_printed_forms_would_be_recognised(run):
     """Flows of equal rates in the place of all others: the invariant as printed describes them."""
 
     def as_at_equal_rates(name, step, value):
@@ -19,14 +19,13 @@ def test_printed_forms_would_be_recognised(run, tmp_path):
             return np.concatenate([run.value(f"exp/{EQUAL}/{WARM}"), value[..., -1:]], -1)
         return run.value(f"{kind}/{EQUAL}/{WARM}") if kind in ("exp", "linear") else value
 
-    with changed(run, tmp_path / "run", as_at_equal_rates) as copy:
-        assert verdicts(STUDY, copy) == {
-            "any-rates-exp": HOLDS,
-            "any-rates-linear": HOLDS,
-            "equal-rates": BLIND,  # nothing differs from them any more
-            "temperature": HOLDS,
-            "rate-schedules": HOLDS,
-        }
+    assert verdicts(STUDY, changed(run, as_at_equal_rates)) == {
+        "any-rates-exp": HOLDS,
+        "any-rates-linear": HOLDS,
+        "equal-rates": BLIND,  # nothing differs from them any more
+        "temperature": HOLDS,
+        "rate-schedules": HOLDS,
+    }
 
 
 @pytest.mark.parametrize(

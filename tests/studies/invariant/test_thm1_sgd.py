@@ -21,7 +21,7 @@ def as_the_rate(run, name):
     return run.value("rates")[:, None, None] * run.value(f"{name}/moved")
 
 
-def with_adam(run, path, shares, *, order=1.0):
+def with_adam(run, shares, *, order=1.0):
     """A copy in which the drift of Adam is a share of the movement, one per network at the smallest rate."""
     powers = (run.value("rates") / run.value("rates")[-1]) ** order
 
@@ -31,7 +31,7 @@ def with_adam(run, path, shares, *, order=1.0):
             return (powers[:, None] * np.asarray(shares))[..., None] * moved
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 def test_verdicts(run):
@@ -70,39 +70,35 @@ SPOILED = [
 @pytest.mark.parametrize(
     "claim", ["sgd-identity-exp", "sgd-identity-linear", "weight-decay-exp", "weight-decay-linear"]
 )
-def test_residuals_are_those_of_the_record(run, tmp_path, claim):
+def test_residuals_are_those_of_the_record(run, claim):
     kind = claim.rpartition("-")[2]
     recipe = "weight decay" if "decay" in claim else "minibatch"
-    with altered(run, tmp_path / "off", f"{kind}/{recipe}/predicted", lambda x: x + 0.25) as copy:
-        assert found(STUDY, copy, claim).residuals["corrected"] == pytest.approx(0.25, rel=1e-9)
-    with altered(run, tmp_path / "moved", f"{kind}/{recipe}/drift", lambda x: x + 7) as copy:
-        seen = found(STUDY, copy, claim).residuals["printed"]
-        assert seen == pytest.approx(np.abs(run.value(f"{kind}/{recipe}/drift") + 7).max(), rel=1e-12)
+    copy = altered(run, f"{kind}/{recipe}/predicted", lambda x: x + 0.25)
+    assert found(STUDY, copy, claim).residuals["corrected"] == pytest.approx(0.25, rel=1e-9)
+    seen = found(STUDY, altered(run, f"{kind}/{recipe}/drift", lambda x: x + 7), claim).residuals["printed"]
+    assert seen == pytest.approx(np.abs(run.value(f"{kind}/{recipe}/drift") + 7).max(), rel=1e-12)
 
 
-def test_a_printed_law_that_were_true_would_be_recognised(run, tmp_path):
-    with changed(run, tmp_path / "run", lambda n, step, x: 1e-16 * x if n.endswith("drift") else x) as copy:
-        seen = verdicts(STUDY, copy)
+def test_a_printed_law_that_were_true_would_be_recognised(run):
+    seen = verdicts(STUDY, changed(run, lambda n, step, x: 1e-16 * x if n.endswith("drift") else x))
     assert {seen[name] for name in seen if name.startswith(("sgd-identity", "weight-decay", "sgd-momentum"))} == {HOLDS}
 
 
 @pytest.mark.parametrize(("claim", "recipe"), [("sgd-limit", "full batch"), ("sgd-minibatch", "minibatch")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_order_that_weight_decay_has_too_shows_nothing(run, tmp_path, claim, recipe, kind):
+def test_an_order_that_weight_decay_has_too_shows_nothing(run, claim, recipe, kind):
     name = f"{kind}/weight decay"
-    with altered(run, tmp_path / "run", f"{name}/drift", lambda _: as_the_rate(run, name)) as copy:
-        assert found(STUDY, copy, claim).verdict == BLIND
+    assert found(STUDY, altered(run, f"{name}/drift", lambda _: as_the_rate(run, name)), claim).verdict == BLIND
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_that_fit_other_steps_as_well_show_nothing(run, tmp_path, kind):
+def test_sums_that_fit_other_steps_as_well_show_nothing(run, kind):
     def alike(name, step, value):
         return run.value(name.replace("minibatch", "full batch").replace("weight decay", "full batch"))
 
-    with changed(run, tmp_path / "run", alike) as copy:
-        seen = verdicts(STUDY, copy)
-        assert seen[f"sgd-identity-{kind}"] == BLIND
-        assert seen[f"weight-decay-{kind}"] == BLIND
+    seen = verdicts(STUDY, changed(run, alike))
+    assert seen[f"sgd-identity-{kind}"] == BLIND
+    assert seen[f"weight-decay-{kind}"] == BLIND
 
 
 def test_momentum_that_plain_sgd_passes_for_shows_nothing(run, tmp_path):
@@ -128,23 +124,21 @@ EVEN = np.tile([-1.0, 1.0], 6)
         (np.where(np.arange(12) == 3, np.nan, 0.05 + 0.01 * EVEN), 1.0, OPEN),  # a network that diverged
     ],
 )
-def test_adam_is_judged_by_what_the_relation_explains(run, tmp_path, shares, order, verdict):
-    with with_adam(run, tmp_path / "run", shares, order=order) as copy:
-        assert found(STUDY, copy, "adam").verdict == verdict
+def test_adam_is_judged_by_what_the_relation_explains(run, shares, order, verdict):
+    assert found(STUDY, with_adam(run, shares, order=order), "adam").verdict == verdict
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_adam_must_pass_under_both_kinds_of_attention(run, tmp_path, kind):
-    with with_adam(run, tmp_path / "both", 0.05 + 0.01 * EVEN) as both:
-        name = f"{kind}/Adam"
-        with altered(both, tmp_path / "run", f"{name}/drift", lambda _: 2 * run.value(f"{name}/moved")) as copy:
-            assert found(STUDY, copy, "adam").verdict == "mixed"
+def test_adam_must_pass_under_both_kinds_of_attention(run, kind):
+    both = with_adam(run, 0.05 + 0.01 * EVEN)
+    name = f"{kind}/Adam"
+    copy = altered(both, f"{name}/drift", lambda _: 2 * run.value(f"{name}/moved"))
+    assert found(STUDY, copy, "adam").verdict == "mixed"
 
 
-def test_adam_is_shown_over_networks(run, tmp_path):
+def test_adam_is_shown_over_networks(run):
     shares = 1.7 + 0.1 * EVEN
-    with with_adam(run, tmp_path / "run", shares) as copy:
-        main = found(STUDY, copy, "adam").main
+    main = found(STUDY, with_adam(run, shares), "adam").main
     assert (main.seeds, main.control_effect) == (12, 0.0)
     assert main.effect == pytest.approx(-0.7)
     assert main.high - main.low == pytest.approx(2 * 2.200985 * shares.std(ddof=1) / 12**0.5)

@@ -44,11 +44,11 @@ def like(z, correlation, size=1.0):
     return size * (correlation * z + np.sqrt(1 - correlation**2) * directions()[4])
 
 
-def made(run, path, change):
+def made(run, change):
     """The run with `change` put in the place of its series; z of each network along its own direction."""
     z = logits(range(SEEDS))
     change = {f"{k}/z": z for k in KINDS} | {f"{k}/{name}": v for k in KINDS for name, v in change(z).items()}
-    return changed(run, path, lambda name, step, value: change.get(name, value))
+    return changed(run, lambda name, step, value: change.get(name, value))
 
 
 def test_verdicts_that_hold_at_any_size(several):
@@ -83,39 +83,38 @@ SPOILED = [
 ]
 
 
-def test_equations_that_hold_in_training_would_make_their_controls_blind(run, tmp_path):
+def test_equations_that_hold_in_training_would_make_their_controls_blind(run):
     """Where the covariance changes nothing, no residual can tell the two forms of eq. 17 apart."""
 
     def exact(name, step, value):
         kind = name.partition("/")[0]
         return run.value(f"{kind}/z") if name.endswith(("/integrated", "/identity")) else value
 
-    with changed(run, tmp_path / "run", exact) as copy:
-        seen = verdicts(STUDY, copy)
+    seen = verdicts(STUDY, changed(run, exact))
     assert (seen["eq17-sum"], seen["eq17-covariance"], seen["eq18-constant-mean"]) == (BLIND, BLIND, BLIND)
     assert seen["softmax-condition"] == HOLDS
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_condition_that_is_not_met_is_no_case_of_it(run, tmp_path, side):
+def test_a_condition_that_is_not_met_is_no_case_of_it(run, side):
     """Eq. 17 is exact in training here, but both sides of the printed condition would have to vanish as well."""
     exact = {f"{kind}/integrated": run.value(f"{kind}/z") for kind in KINDS}
     exact[f"smooth/condition/{side}"] = run.value("smooth/condition/left") + 0.1
-    with changed(run, tmp_path / "run", lambda name, step, value: exact.get(name, value)) as copy:
-        assert found(STUDY, copy, "softmax-condition").verdict == FIXED
+    copy = changed(run, lambda name, step, value: exact.get(name, value))
+    assert found(STUDY, copy, "softmax-condition").verdict == FIXED
 
 
-def test_the_covariance_of_other_classes_must_not_do(run, tmp_path):
+def test_the_covariance_of_other_classes_must_not_do(run):
     shift = run.value("smooth/identity") - run.value("smooth/integrated")
-    with altered(run, tmp_path / "run", "random/integrated", lambda _: run.value("random/identity") - shift) as copy:
-        finding = found(STUDY, copy, "eq17-covariance")
+    copy = altered(run, "random/integrated", lambda _: run.value("random/identity") - shift)
+    finding = found(STUDY, copy, "eq17-covariance")
     assert finding.residuals["printed"] > 0.01
     assert finding.verdict == BLIND
 
 
-def test_a_mean_that_moves_nowhere_shows_nothing(run, tmp_path):
-    with changed(run, tmp_path / "run", lambda n, step, x: 0 * x + 1 if n.endswith("first term") else x) as copy:
-        assert found(STUDY, copy, "softmax-mean-logit").verdict == BLIND
+def test_a_mean_that_moves_nowhere_shows_nothing(run):
+    copy = changed(run, lambda n, step, x: 0 * x + 1 if n.endswith("first term") else x)
+    assert found(STUDY, copy, "softmax-mean-logit").verdict == BLIND
 
 
 @pytest.mark.parametrize(
@@ -127,16 +126,15 @@ def test_a_mean_that_moves_nowhere_shows_nothing(run, tmp_path):
         ("eq18-constant-mean", "one/z integrated", "corrected", 0.25),
     ],
 )
-def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, form, value):
+def test_residuals_are_those_of_the_record(run, claim, series, form, value):
     truth = 1.25 * run.value("one/z") if "z" in series else np.full_like(run.value(series), value)
-    with altered(run, tmp_path / "run", series, lambda _: truth) as copy:
-        assert found(STUDY, copy, claim).residuals[form] == pytest.approx(value)
+    assert found(STUDY, altered(run, series, lambda _: truth), claim).residuals[form] == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("series", "form"), [("integrated", "printed"), ("identity", "corrected")])
-def test_the_residuals_of_equation_17_in_training_are_those_of_the_record(run, tmp_path, series, form):
-    with altered(run, tmp_path / "run", f"random/{series}", lambda _: 3 * run.value("random/z")) as copy:
-        assert found(STUDY, copy, "eq17-covariance").residuals[form] == pytest.approx(2.0)
+def test_the_residuals_of_equation_17_in_training_are_those_of_the_record(run, series, form):
+    copy = altered(run, f"random/{series}", lambda _: 3 * run.value("random/z"))
+    assert found(STUDY, copy, "eq17-covariance").residuals[form] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -153,11 +151,9 @@ def test_the_residuals_of_equation_17_in_training_are_those_of_the_record(run, t
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_figure_2_beside_frozen_attention(run, tmp_path, kind, own, frozen, verdict):
-    with made(
-        run, tmp_path / "run", lambda z: {"published": like(z, own), "frozen/published": like(z, frozen)}
-    ) as copy:
-        finding = found(STUDY, copy, f"fig2-{kind}")
+def test_figure_2_beside_frozen_attention(run, kind, own, frozen, verdict):
+    copy = made(run, lambda z: {"published": like(z, own), "frozen/published": like(z, frozen)})
+    finding = found(STUDY, copy, f"fig2-{kind}")
     assert finding.verdict == verdict
 
 
@@ -171,24 +167,22 @@ def test_figure_2_beside_frozen_attention(run, tmp_path, kind, own, frozen, verd
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_figure_2_beside_another_seed(run, tmp_path, kind, own, alike, verdict):
+def test_figure_2_beside_another_seed(run, kind, own, alike, verdict):
     def change(z):
         z[:, 1:] = directions()[0] if alike else z[:, 1:]
         return {"z": z, "published": like(z, own), "frozen/published": like(z, 0.1 * JITTER)}
 
-    with made(run, tmp_path / "run", change) as copy:
-        finding = found(STUDY, copy, f"fig2-{kind}")
+    finding = found(STUDY, made(run, change), f"fig2-{kind}")
     assert finding.main.effect == pytest.approx(own.mean())
     assert finding.verdict == verdict
 
 
 @pytest.mark.parametrize(("frozen", "harder"), [(0.5, "frozen attention"), (-0.99, "another seed")])
-def test_figure_2_names_the_harder_control(run, tmp_path, frozen, harder):
+def test_figure_2_names_the_harder_control(run, frozen, harder):
     def change(z):
         return {"published": like(z, 0.97), "frozen/published": like(z, frozen)}
 
-    with made(run, tmp_path / "run", change) as copy:
-        assert harder in found(STUDY, copy, "fig2-random").control
+    assert harder in found(STUDY, made(run, change), "fig2-random").control
 
 
 @pytest.mark.parametrize(
@@ -202,40 +196,37 @@ def test_figure_2_names_the_harder_control(run, tmp_path, frozen, harder):
     ],
 )
 @pytest.mark.parametrize(("claim", "name"), [("softmax-published", "published"), ("eq18-current-mean", "current mean")])
-def test_estimates_beside_logits_that_never_move(run, tmp_path, claim, name, estimate, verdict):
-    with made(run, tmp_path / "run", lambda z: {name: estimate(z)}) as copy:
-        assert found(STUDY, copy, claim).verdict == verdict
+def test_estimates_beside_logits_that_never_move(run, claim, name, estimate, verdict):
+    assert found(STUDY, made(run, lambda z: {name: estimate(z)}), claim).verdict == verdict
 
 
-def test_a_correlation_does_not_hide_the_size(run, tmp_path):
-    with made(run, tmp_path / "run", lambda z: {"published": like(z, 0.995, size=5.0)}) as copy:
-        assert found(STUDY, copy, "softmax-published").verdict == QUALITATIVE
+def test_a_correlation_does_not_hide_the_size(run):
+    copy = made(run, lambda z: {"published": like(z, 0.995, size=5.0)})
+    assert found(STUDY, copy, "softmax-published").verdict == QUALITATIVE
 
 
 @pytest.mark.parametrize("claim", ["softmax-published", "eq18-current-mean"])
-def test_estimates_no_better_than_the_start_are_not_above_it(run, tmp_path, claim):
+def test_estimates_no_better_than_the_start_are_not_above_it(run, claim):
     def change(z):
         z[:, 0] = 0.01 * like(z, 0.9 + 0.001 * JITTER)[:, -1]
         estimate = like(z, 0.9 - 0.001 * JITTER)
         return {"z": z, "published": estimate, "current mean": estimate}
 
-    with made(run, tmp_path / "run", change) as copy:
-        assert found(STUDY, copy, claim).verdict == BLIND
+    assert found(STUDY, made(run, change), claim).verdict == BLIND
 
 
 @pytest.mark.parametrize("moment", [6, -1])
 @pytest.mark.parametrize(("claim", "name"), [("softmax-published", "published"), ("eq18-current-mean", "current mean")])
-def test_the_size_is_asked_at_every_moment(run, tmp_path, claim, name, moment):
+def test_the_size_is_asked_at_every_moment(run, claim, name, moment):
     def change(z):
         estimate = like(z, 0.995)
         estimate[:, moment] *= 1.0 if moment == -1 else -1.0
         return {name: estimate}
 
-    with made(run, tmp_path / "run", change) as copy:
-        assert found(STUDY, copy, claim).verdict == (HOLDS if moment == -1 else QUALITATIVE)
+    assert found(STUDY, made(run, change), claim).verdict == (HOLDS if moment == -1 else QUALITATIVE)
 
 
-def test_components_are_judged_by_their_correlations(run, tmp_path):
+def test_components_are_judged_by_their_correlations(run):
     def terms(first, second):
         return lambda z: {"published": like(z, 0.97), "first term": like(z, first), "second term": like(z, second)}
 
@@ -248,30 +239,28 @@ def test_components_are_judged_by_their_correlations(run, tmp_path):
         ("second", terms(0.02 * JITTER, 0.95 + 0.01 * JITTER), QUALITATIVE),
         ("second, the other way round", terms(0.95 + 0.01 * JITTER, -0.95 + 0.01 * JITTER), QUALITATIVE),
     ):
-        with made(run, tmp_path / name, change) as copy:
-            assert (name, found(STUDY, copy, "fig2-components").verdict) == (name, verdict)
+        assert (name, found(STUDY, made(run, change), "fig2-components").verdict) == (name, verdict)
 
 
-def test_a_first_term_that_any_seed_has_shows_nothing(run, tmp_path):
+def test_a_first_term_that_any_seed_has_shows_nothing(run):
     def alike(z):
         z[:, 1:] = directions()[0]
         return {"z": z, "published": like(z, 0.97), "first term": like(z, 0.95), "second term": like(z, 0.01 * JITTER)}
 
-    with made(run, tmp_path / "run", alike) as copy:
-        finding = found(STUDY, copy, "fig2-components")
+    finding = found(STUDY, made(run, alike), "fig2-components")
     assert finding.verdict == BLIND
     assert "another seed" in finding.control
 
 
-def test_components_must_pass_on_both_kinds_of_classes(run, tmp_path):
+def test_components_must_pass_on_both_kinds_of_classes(run):
     def terms(z):
         return {"published": like(z, 0.97), "first term": like(z, 0.95), "second term": like(z, 0.02 * JITTER)}
 
-    with made(run, tmp_path / "both", terms) as both:
-        for kind in KINDS:
-            swapped = both.value(f"{kind}/first term")
-            with altered(both, tmp_path / kind, f"{kind}/second term", lambda _, x=swapped: x) as copy:
-                assert found(STUDY, copy, "fig2-components").verdict == QUALITATIVE
+    both = made(run, terms)
+    for kind in KINDS:
+        swapped = both.value(f"{kind}/first term")
+        copy = altered(both, f"{kind}/second term", lambda _, x=swapped: x)
+        assert found(STUDY, copy, "fig2-components").verdict == QUALITATIVE
 
 
 @pytest.mark.parametrize(
@@ -284,37 +273,35 @@ def test_components_must_pass_on_both_kinds_of_classes(run, tmp_path):
         (lambda z: 3 * z, FAILS),
     ],
 )
-def test_rebuilt_logits_are_judged_by_size_and_form(run, tmp_path, rebuilt, verdict):
+def test_rebuilt_logits_are_judged_by_size_and_form(run, rebuilt, verdict):
     """A correlation of 0.999 leaves an error of 4 %, one of 0.985 an error of 17 %."""
-    with made(run, tmp_path / "run", lambda z: {"published": -8 * z, "self-consistent": rebuilt(z)}) as copy:
-        assert found(STUDY, copy, "softmax-rebuilt").verdict == verdict
+    copy = made(run, lambda z: {"published": -8 * z, "self-consistent": rebuilt(z)})
+    assert found(STUDY, copy, "softmax-rebuilt").verdict == verdict
 
 
-def test_rebuilt_logits_stand_beside_logits_that_never_move(run, tmp_path):
+def test_rebuilt_logits_stand_beside_logits_that_never_move(run):
     def late(z):
         z[:, 0] = 0.4 * z[:, -1]
         return {"z": z, "published": 3 * z, "self-consistent": like(z, 0.999)}
 
-    with made(run, tmp_path / "run", late) as copy:
-        finding = found(STUDY, copy, "softmax-rebuilt")
+    finding = found(STUDY, made(run, late), "softmax-rebuilt")
     effects = [*finding.printed.effects.values(), *finding.corrected.effects.values()]
     assert [effect.control_effect for effect in effects] == pytest.approx([0.4] * 4)
 
 
-def test_a_closed_form_that_were_right_would_hold_as_printed(several, tmp_path):
+def test_a_closed_form_that_were_right_would_hold_as_printed(several):
     perfect = {f"{kind}/published": several.value(f"{kind}/z") for kind in KINDS}
-    with changed(several, tmp_path / "run", lambda name, step, value: perfect.get(name, value)) as copy:
-        assert found(STUDY, copy, "softmax-rebuilt").verdict == HOLDS
-        assert found(STUDY, copy, "softmax-published").verdict == HOLDS
+    copy = changed(several, lambda name, step, value: perfect.get(name, value))
+    assert found(STUDY, copy, "softmax-rebuilt").verdict == HOLDS
+    assert found(STUDY, copy, "softmax-published").verdict == HOLDS
 
 
-def test_logits_that_another_seed_rebuilds_as_well_show_nothing(run, tmp_path):
+def test_logits_that_another_seed_rebuilds_as_well_show_nothing(run):
     def alike(z):
         z[:, 1:] = directions()[0]
         return {"z": z, "self-consistent": like(z, 0.999 + 1e-4 * JITTER), "published": like(z, 0.99, size=8.0)}
 
-    with made(run, tmp_path / "run", alike) as copy:
-        finding = found(STUDY, copy, "softmax-rebuilt")
+    finding = found(STUDY, made(run, alike), "softmax-rebuilt")
     assert finding.verdict == BLIND
     assert "another seed" in finding.control
 
@@ -340,10 +327,10 @@ def growth(shares, still):
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_figure_3_beside_frozen_attention(run, tmp_path, kind, moving, frozen, still, verdict):
+def test_figure_3_beside_frozen_attention(run, kind, moving, frozen, still, verdict):
     change = {f"{kind}/v": growth(moving, still), f"{kind}/frozen/v": growth(frozen, still)}
-    with changed(run, tmp_path / "run", lambda name, step, value: change.get(name, value)) as copy:
-        assert found(STUDY, copy, f"fig3-{kind}").verdict == verdict
+    copy = changed(run, lambda name, step, value: change.get(name, value))
+    assert found(STUDY, copy, f"fig3-{kind}").verdict == verdict
 
 
 EMPIRICAL = [claim for claim in STUDY.claims if claim.empirical]
@@ -351,23 +338,21 @@ EMPIRICAL = [claim for claim in STUDY.claims if claim.empirical]
 
 @pytest.mark.parametrize("value", [np.nan, 0.0], ids=["not finite", "did not move"])
 @pytest.mark.parametrize("claim", EMPIRICAL, ids=lambda claim: claim.name)
-def test_networks_that_learned_nothing_are_not_judged(run, tmp_path, claim, value):
+def test_networks_that_learned_nothing_are_not_judged(run, claim, value):
     def unlearned(name, step, series):
         return value * series[:, -1:] + (1 - value) * series[:, :1] + 0 * series if name.endswith("/z") else series
 
-    with changed(run, tmp_path / "run", unlearned) as copy:
-        finding = found(STUDY, copy, claim)
+    finding = found(STUDY, changed(run, unlearned), claim)
     assert finding.verdict == "not run"
     assert finding.command.startswith("joma run thm1-softmax")
 
 
 @pytest.mark.parametrize("claim", EMPIRICAL, ids=lambda claim: claim.name)
-def test_a_network_that_diverged_is_left_out_and_counted(run, tmp_path, claim):
+def test_a_network_that_diverged_is_left_out_and_counted(run, claim):
     def diverged(name, step, series):
         return put((0,), np.nan)(series) if name.endswith("/z") and not name.startswith("one") else series
 
-    with changed(run, tmp_path / "run", diverged) as copy:
-        finding = found(STUDY, copy, claim)
+    finding = found(STUDY, changed(run, diverged), claim)
     assert finding.main.seeds == TINY.seeds - 1
     assert "left out" in finding.measured
 

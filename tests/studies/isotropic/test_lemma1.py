@@ -21,22 +21,20 @@ SPOILED = [
 ]
 
 
-def test_samples_that_cannot_tell_one_law_from_another_confirm_nothing(run, tmp_path):
+def test_samples_that_cannot_tell_one_law_from_another_confirm_nothing(run):
     def blurred(name, step, value):
         return value * np.array([1, 1e5]).reshape(2, 1, 1, 1) if name.endswith("/sampled") else value
 
-    with changed(run, tmp_path / "run", blurred) as spoiled:
-        found = verdicts(STUDY, spoiled)
+    found = verdicts(STUDY, changed(run, blurred))
     assert found["hyperplane-mean"] == found["hyperplane-vector"] == "not above its control"
 
 
-def test_a_printed_form_that_is_right_holds(run, tmp_path):
+def test_a_printed_form_that_is_right_holds(run):
     def change(name, step, value):
         law, _, form = name.rpartition("/")
         return run.value(f"{law}/corrected") if form == "printed" else value
 
-    with changed(run, tmp_path / "run", change) as spoiled:
-        found = verdicts(STUDY, spoiled)
+    found = verdicts(STUDY, changed(run, change))
     assert found["hyperplane-mean"] == found["hyperplane-vector"] == "holds"
 
 

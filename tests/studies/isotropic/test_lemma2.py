@@ -20,23 +20,22 @@ SPOILED = [
 
 
 @pytest.mark.parametrize(("claim", "series"), [("f-derivative", "theta1"), ("f-primitive", "theta2")])
-def test_laws_that_are_all_alike_confirm_nothing(run, tmp_path, claim, series):
+def test_laws_that_are_all_alike_confirm_nothing(run, claim, series):
     like = run.value(f"gaussian/{series}")
     copies = {f"{law}/{name}" for law in ("gaussian", "student", "exponential") for name in _pair(claim)}
-    with changed(run, tmp_path / "run", lambda name, step, value: like if name in copies else value) as spoiled:
-        assert verdicts(STUDY, spoiled)[claim] == "not above its control"
+    spoiled = changed(run, lambda name, step, value: like if name in copies else value)
+    assert verdicts(STUDY, spoiled)[claim] == "not above its control"
 
 
 def _pair(claim):
     return {"f-derivative": ("F by differences", "theta1"), "f-primitive": ("theta2 by quadrature", "theta2")}[claim]
 
 
-def test_samples_that_cannot_tell_one_law_from_another_confirm_nothing(run, tmp_path):
+def test_samples_that_cannot_tell_one_law_from_another_confirm_nothing(run):
     def blurred(name, step, value):
         return value * np.array([1, 1e5]).reshape(2, 1, 1) if name.endswith("/sampled") else value
 
-    with changed(run, tmp_path / "run", blurred) as spoiled:
-        found = verdicts(STUDY, spoiled)
+    found = verdicts(STUDY, changed(run, blurred))
     assert found["mixture-weight"] == found["mixture-bias"] == "not above its control"
 
 
@@ -50,18 +49,16 @@ def as_if_printed_right(run):
     return change
 
 
-def test_a_printed_form_that_is_right_holds(run, tmp_path):
-    with changed(run, tmp_path / "run", as_if_printed_right(run)) as spoiled:
-        found = verdicts(STUDY, spoiled)
+def test_a_printed_form_that_is_right_holds(run):
+    found = verdicts(STUDY, changed(run, as_if_printed_right(run)))
     for claim in ("mixture-weight", "mixture-bias", "growth", "theta-slopes"):
         assert found[claim] == "holds", claim
 
 
-def test_a_printed_form_that_gives_no_number_is_neither_right_nor_wrong(run, tmp_path):
+def test_a_printed_form_that_gives_no_number_is_neither_right_nor_wrong(run):
     right = as_if_printed_right(run)
 
     def change(name, step, value):
         return value * np.nan if name in ("slopes/|x|/printed", "exponential/printed") else right(name, step, value)
 
-    with changed(run, tmp_path / "run", change) as spoiled:
-        assert verdicts(STUDY, spoiled)["theta-slopes"] == "undecided"
+    assert verdicts(STUDY, changed(run, change))["theta-slopes"] == "undecided"

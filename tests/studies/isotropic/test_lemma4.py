@@ -41,25 +41,23 @@ SPOILED = [
         ("/shares as printed", lambda x: np.full_like(x, 0.5), "active-shares"),
     ],
 )
-def test_a_printed_form_that_is_right_holds(run, tmp_path, series, change, claim):
-    with changed(run, tmp_path / "run", lambda n, _, x: change(x) if n.endswith(series) else x) as spoiled:
-        assert verdicts(STUDY, spoiled)[claim] == "holds"
+def test_a_printed_form_that_is_right_holds(run, series, change, claim):
+    assert verdicts(STUDY, changed(run, lambda n, _, x: change(x) if n.endswith(series) else x))[claim] == "holds"
 
 
-def test_rays_that_all_lie_in_the_band_do_not_show_that_others_leave_it(run, tmp_path):
+def test_rays_that_all_lie_in_the_band_do_not_show_that_others_leave_it(run):
     """Without a printed form to hold, the corrected one needs a ray outside."""
     inside = put((0, slice(1, None)), 1.9)
 
     def change(name, step, value):
         return put((0, 0), 2.5)(inside(value)) if name == "1.5/ray" else inside(value) if name == "3/ray" else value
 
-    with changed(run, tmp_path / "run", change) as spoiled:
-        assert verdicts(STUDY, spoiled)["ratio-band"] == "fails"
+    assert verdicts(STUDY, changed(run, change))["ratio-band"] == "fails"
 
 
-def test_limits_that_were_never_apart_confirm_nothing(run, tmp_path):
-    with changed(run, tmp_path / "run", lambda n, _, x: x[[1, 1]] if n.endswith("/far") else x) as spoiled:
-        assert verdicts(STUDY, spoiled)["g-limit"] == "not above its control"
+def test_limits_that_were_never_apart_confirm_nothing(run):
+    spoiled = changed(run, lambda n, _, x: x[[1, 1]] if n.endswith("/far") else x)
+    assert verdicts(STUDY, spoiled)["g-limit"] == "not above its control"
 
 
 def test_both_limits_of_eq_57_are_zero(run):
@@ -74,9 +72,8 @@ def test_both_limits_of_eq_57_are_zero(run):
     assert lemma4._limit(*(slow + 0.3)) == pytest.approx(0.3, abs=1e-14)
 
 
-def test_without_a_law_that_reaches_one_quarter_the_laplace_law_decides(run, tmp_path):
-    with altered(run, tmp_path / "run", "1.5/criterion", lambda x: x * 0 + 0.2) as spoiled:
-        finding = found(STUDY, spoiled, "existence-criterion")
+def test_without_a_law_that_reaches_one_quarter_the_laplace_law_decides(run):
+    finding = found(STUDY, altered(run, "1.5/criterion", lambda x: x * 0 + 0.2), "existence-criterion")
     assert finding.verdict == "holds"
     assert [test.what for test in finding.printed.tests] == ["speed at critical points of the Laplace law"]
 

@@ -32,8 +32,8 @@ def test_verdicts_of_small_runs(depths):
     assert "corpus is wikitext-2" in said.reason
 
 
-def test_an_untrained_network_tells_nothing(depths, tmp_path):
-    still = untrained(depths, tmp_path / "still")
+def test_an_untrained_network_tells_nothing(depths):
+    still = untrained(depths)
     assert set(verdicts(fig6.STUDY, still).values()) == {"not run", "at paper scale"}
 
 
@@ -321,11 +321,11 @@ def test_a_seed_that_diverged_is_left_out_of_every_number(tmp_path):
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_what_is_left_of_a_depth_is_said(depths, tmp_path, left):
+def test_what_is_left_of_a_depth_is_said(depths, left):
     def lost(name, step, value):
         return np.where(np.arange(3) < left, -1, 4) if name == "L2/diverged_at" else value
 
-    of = {f.claim.name: f for f in judge(fig6.STUDY, changed(depths, tmp_path / "run", lost))}
+    of = {f.claim.name: f for f in judge(fig6.STUDY, changed(depths, lost))}
     assert of["fig6-one-layer"].verdict != "not run"
     for name in ("fig6-top-layers", "fig6-bottom-layers", "fig6-deeper-is-better"):
         assert (of[name].verdict == "not run") == (left == 0)

@@ -28,8 +28,8 @@ def test_verdicts_of_small_runs(sweep):
     assert {name for name, verdict in of.items() if verdict == "at paper scale"} == {"fig8-best-rate", "fig8-curves"}
 
 
-def test_an_untrained_network_tells_nothing(sweep, tmp_path):
-    still = untrained(sweep, tmp_path / "still")
+def test_an_untrained_network_tells_nothing(sweep):
+    still = untrained(sweep)
     assert set(verdicts(fig8.STUDY, still).values()) == {"not run", "at paper scale"}
 
 
@@ -103,7 +103,7 @@ def test_the_pattern_must_be_beyond_what_seeds_differ(tmp_path, uncertain):
         return entropy[:, step // 4, :, None] if name == "sweep/valid/entropy" else value
 
     assert of(run, "fig8-pattern-of-the-best") == "holds"
-    assert of(changed(run, tmp_path / "noise", change), "fig8-pattern-of-the-best") == "undecided"
+    assert of(changed(run, change), "fig8-pattern-of-the-best") == "undecided"
 
 
 def test_more_than_elsewhere_is_not_enough_where_nothing_comes_back(tmp_path):
@@ -118,7 +118,7 @@ def test_more_than_elsewhere_is_not_enough_where_nothing_comes_back(tmp_path):
             level = np.where(np.tile([12, 16, 20], 3) == step, peaks, 0.9)
         return np.broadcast_to(level[:, None, None], value.shape).copy()
 
-    spoiled = changed(run, tmp_path / "spoiled", change)
+    spoiled = changed(run, change)
     np.testing.assert_allclose(fig8.comes_back(spoiled)[:, 0], [-1 / 2, -0.4 / 2.6, -1 / 2])
     assert of(spoiled, "fig8-pattern-of-the-best") == "not above its control"
 
@@ -131,7 +131,7 @@ def test_every_layer_must_rebound_at_the_best_rate(tmp_path):
         return value
 
     good = made(tmp_path / "good", (0.1, 0.8, 0.2), LOSSES, spread=0.01)
-    finding = found(fig8.STUDY, changed(good, tmp_path / "one layer", one_layer), "fig8-pattern-of-the-best")
+    finding = found(fig8.STUDY, changed(good, one_layer), "fig8-pattern-of-the-best")
     assert finding.verdict == "only qualitative"
     assert finding.printed.tests[0].value == 1.0
 
@@ -146,7 +146,7 @@ def test_noise_is_no_rebound(tmp_path):
             return value
         return 1.0 + 0.3 * generator.standard_normal(value.shape)
 
-    backs = np.array([fig8.comes_back(changed(run, tmp_path / f"{i}", noisy)) for i in range(20)])
+    backs = np.array([fig8.comes_back(changed(run, noisy)) for i in range(20)])
     assert (backs < 0).any()
     backs = backs[np.isfinite(backs)]  # some end by chance as if they still fell
     assert abs(backs.mean()) < 3 * backs.std() / np.sqrt(backs.size)
@@ -286,7 +286,7 @@ def test_the_best_rate_is_the_printed_one(tmp_path, monkeypatch, losses, spread,
         noise = np.outer([0.0, 1.0, -1.0], spread * SEEDS).flatten()
         return value + noise if name == "sweep/valid/loss" else value
 
-    assert of(changed(run, tmp_path / "noisy", noisy), "fig8-best-rate") == verdict
+    assert of(changed(run, noisy), "fig8-best-rate") == verdict
 
 
 def test_a_printed_rate_that_learned_nothing_is_not_run(tmp_path, monkeypatch):

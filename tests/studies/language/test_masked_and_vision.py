@@ -26,8 +26,8 @@ def trained(small_run):
     return small_run("masked-and-vision")
 
 
-def test_an_untrained_network_tells_nothing(trained, tmp_path):
-    assert set(verdicts(STUDY, untrained(trained, tmp_path / "still")).values()) == {"not run"}
+def test_an_untrained_network_tells_nothing(trained):
+    assert set(verdicts(STUDY, untrained(trained)).values()) == {"not run"}
 
 
 def test_masks_replace_words_as_bert_does():

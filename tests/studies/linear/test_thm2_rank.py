@@ -14,9 +14,8 @@ SOON = 8  # of the 49 moments: 1 − t/t* = 0.01
 UNLIKE = np.array([1.8, 0.4, 1.6, 0.2])  # matrices that do not agree on the direction
 
 
-def judged(run, path, changes):
-    with changed(run, path, lambda name, step, value: changes.get(name, lambda x: x)(value)) as copy:
-        return verdicts(STUDY, copy)
+def judged(run, changes):
+    return verdicts(STUDY, changed(run, lambda name, step, value: changes.get(name, lambda x: x)(value)))
 
 
 def losing(share):
@@ -29,30 +28,30 @@ SPOILED = [
 ]
 
 
-def test_errors_of_both_equations_come_from_the_record(run, tmp_path):
+def test_errors_of_both_equations_come_from_the_record(run):
     seen = found(STUDY, run, "nodes-dynamics")
     assert seen.residuals["printed"] > 0.01 > EXACT >= seen.residuals["corrected"]
     assert seen.details["the printed equation"]["with A = 1"] > seen.residuals["printed"]
-    with altered(run, tmp_path / "run", "block/velocity off/any A", lambda x: x / 2) as copy:
-        assert found(STUDY, copy, "nodes-dynamics").residuals["printed"] == seen.residuals["printed"] / 2
+    copy = altered(run, "block/velocity off/any A", lambda x: x / 2)
+    assert found(STUDY, copy, "nodes-dynamics").residuals["printed"] == seen.residuals["printed"] / 2
 
 
 @pytest.mark.parametrize("scale", [2.0, np.sqrt(2)])
-def test_one_value_at_all_tokens_of_a_node_would_be_recognised(run, tmp_path, scale):
+def test_one_value_at_all_tokens_of_a_node_would_be_recognised(run, scale):
     def same(v):
         delta = run.value("block/delta")[:, None]
         grown = np.linspace(0, 0.5, v.shape[1])[:, None, None] * delta / np.abs(delta).max()
         return scale * torch.erfinv(torch.as_tensor(grown)).numpy()
 
-    assert judged(run, tmp_path / "run", {"block/v": same})["nodes-closed-form"] == HOLDS
+    assert judged(run, {"block/v": same})["nodes-closed-form"] == HOLDS
 
 
-def test_a_block_that_stands_still_says_nothing_of_the_closed_form(run, tmp_path):
+def test_a_block_that_stands_still_says_nothing_of_the_closed_form(run):
     def still(v):
         return np.full_like(v, 0.1)
 
     changes = {"block/v": still, "block/v closed": still}
-    assert judged(run, tmp_path / "run", changes)["nodes-closed-form"] == BLIND
+    assert judged(run, changes)["nodes-closed-form"] == BLIND
 
 
 @pytest.mark.parametrize(
@@ -73,9 +72,9 @@ def test_a_block_that_stands_still_says_nothing_of_the_closed_form(run, tmp_path
         ({"V": lambda path: path * np.nan}, OPEN),
     ],
 )
-def test_low_rank_by_rank_and_stable_rank(run, tmp_path, changes, verdict):
+def test_low_rank_by_rank_and_stable_rank(run, changes, verdict):
     named = {f"rank/{name}": change for name, change in changes.items()}
-    assert judged(run, tmp_path / "run", named)["nodes-low-rank"] == verdict
+    assert judged(run, named)["nodes-low-rank"] == verdict
 
 
 def even(start, end):
@@ -98,16 +97,16 @@ def even(start, end):
         ({"V'": lambda path: path * np.nan}, OPEN),
     ],
 )
-def test_the_gradient_is_compared_with_v(run, tmp_path, changes, verdict):
+def test_the_gradient_is_compared_with_v(run, changes, verdict):
     named = {f"rank/{name}": change for name, change in changes.items()}
-    assert judged(run, tmp_path / "run", named)["nodes-gradient-rank"] == verdict
+    assert judged(run, named)["nodes-gradient-rank"] == verdict
 
 
-def test_the_gradient_is_lower_at_every_moment_that_is_asked(run, tmp_path):
+def test_the_gradient_is_lower_at_every_moment_that_is_asked(run):
     def late(velocity):
         return np.where(np.arange(len(velocity))[:, None] == len(velocity) - 1, run.value("rank/V"), velocity)
 
-    assert judged(run, tmp_path / "run", {"rank/V'": late})["nodes-gradient-rank"] == QUALITATIVE
+    assert judged(run, {"rank/V'": late})["nodes-gradient-rank"] == QUALITATIVE
     seen = found(STUDY, run, "nodes-gradient-rank")
     assert list(seen.printed.effects) == [f"at 1 − t/t* = {left}" for left in ("0.1", "0.01", "1.0e-6", "1.0e-12")]
 
@@ -128,11 +127,11 @@ def soon(*factors):
         ({"growth": lambda x: np.nan * x}, OPEN),
     ],
 )
-def test_row_growth_is_compared_with_v_without_attention(run, tmp_path, changes, verdict):
+def test_row_growth_is_compared_with_v_without_attention(run, changes, verdict):
     named = {f"rank/{name}": change for name, change in changes.items()}
-    assert judged(run, tmp_path / "run", named)["nodes-row-growth"] == verdict
+    assert judged(run, named)["nodes-row-growth"] == verdict
 
 
-def test_the_largest_growth_without_attention_is_the_control(run, tmp_path):
-    with altered(run, tmp_path / "run", "rank/growth without attention", put((3,), 2.0)) as copy:
-        assert found(STUDY, copy, "nodes-row-growth").main.control_effect == 2.0
+def test_the_largest_growth_without_attention_is_the_control(run):
+    copy = altered(run, "rank/growth without attention", put((3,), 2.0))
+    assert found(STUDY, copy, "nodes-row-growth").main.control_effect == 2.0

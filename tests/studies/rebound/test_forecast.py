@@ -54,7 +54,7 @@ def test_what_is_recorded(small):
 
 
 @pytest.mark.parametrize("last", [8, pytest.param(16, marks=pytest.mark.long)])
-def test_the_future_of_a_run_moves_none_of_its_forecasts(small, tmp_path, last):
+def test_the_future_of_a_run_moves_none_of_its_forecasts(small, last):
     """All that was recorded of the first judged seed after step `last` is spoiled, as measures would have given it."""
 
     def spoil(name, step, value):
@@ -64,7 +64,7 @@ def test_the_future_of_a_run_moves_none_of_its_forecasts(small, tmp_path, last):
         value[2] = FOREVER  # the first that is judged
         return value
 
-    spoiled = changed(small, tmp_path / "spoiled", spoil)
+    spoiled = changed(small, spoil)
     for variant in VARIANTS:
         seeds = open_and_sealed(small, variant)
         told = partial(scores.entropy_forecasts, entries=entries.fitted(entries.Constants(0.7, 0.9, 0.6, 0.8)))
@@ -92,7 +92,7 @@ def test_what_theorem_1_foretells_while_training_is_what_the_record_says(small):
     )
 
 
-def with_errors(run, path, **by_name):
+def with_errors(run, **by_name):
     """A copy in which squared errors are as given by forecaster, or by its seeds, relative to persistence: it has 1."""
 
     def change(name, step, value):
@@ -104,7 +104,7 @@ def with_errors(run, path, **by_name):
         size = by_name.get(parts[2].replace(",", "").replace(" ", "_").replace(".", ""), 1.0)
         return np.reshape(size, (-1, 1, 1)) * np.ones_like(value) * (1 + 0.01 * np.arange(len(value)))[:, None, None]
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 NEARLY = np.array([0.999, 1.0, 1.001])  # as good as persistence, though no seed to the last digit
@@ -115,7 +115,7 @@ NEARLY = np.array([0.999, 1.0, 1.001])  # as good as persistence, though no seed
     [("theorem-1-foretells", "Theorem_1"), ("equation-6-foretells", "eq_6")],
     ids=["theorem", "equation"],
 )
-def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
+def test_verdicts_turn_with_the_errors(small, claim, name):
     printed = f"{name}_as_printed"
     cases = {
         "holds": {printed: 0.5},
@@ -124,43 +124,43 @@ def test_verdicts_turn_with_the_errors(small, tmp_path, claim, name):
         "not above its control": {printed: NEARLY, name: NEARLY},
         "only qualitative": {printed: 0.95, name: 0.95},
     }
-    for place, (verdict, errors) in enumerate(cases.items()):
-        run = with_errors(small, tmp_path / str(place), **errors)
+    for _place, (verdict, errors) in enumerate(cases.items()):
+        run = with_errors(small, **errors)
         assert verdicts(forecast.STUDY, run)[claim] == verdict, errors
     for line in scores.CONTROLS:
         given = {printed: 0.5, name: 0.5, line.replace(",", "").replace(" ", "_"): 0.2}
-        finding = found(forecast.STUDY, with_errors(small, tmp_path / line, **given), claim)
+        finding = found(forecast.STUDY, with_errors(small, **given), claim)
         assert finding.verdict == "fails"
         assert f"against {line}" in finding.measured
     worse = {line.replace(",", "").replace(" ", "_"): 3.0 for line in scores.CONTROLS}
-    finding = found(forecast.STUDY, with_errors(small, tmp_path / "worse", **{printed: 1.5, name: 1.5}, **worse), claim)
+    finding = found(forecast.STUDY, with_errors(small, **{printed: 1.5, name: 1.5}, **worse), claim)
     assert finding.verdict == "fails"  # better than straight lines, and worse than no change
     assert "against no change" in finding.measured
-    early = with_errors(small, tmp_path / "early", **{printed: 0.5, name: 0.5, "earlier_runs": 0.2})
+    early = with_errors(small, **{printed: 0.5, name: 0.5, "earlier_runs": 0.2})
     finding = found(forecast.STUDY, early, claim)
     assert finding.verdict == "holds"  # they saw other futures: a ceiling beside it, and no control
     assert "against earlier runs" not in finding.measured
     assert finding.details["skill with SGD, entropy"]["earlier runs"] == pytest.approx(0.8)
 
 
-def test_the_law_is_held_against_every_control(small, tmp_path):
+def test_the_law_is_held_against_every_control(small):
     law, claim = "focus_and_dilution", "focus-and-dilution-foretells"
-    assert found(forecast.STUDY, with_errors(small, tmp_path / "a", **{law: 0.5}), claim).verdict == "holds"
-    assert found(forecast.STUDY, with_errors(small, tmp_path / "b", **{law: 1.5}), claim).verdict == "fails"
-    level = with_errors(small, tmp_path / "c", **{law: NEARLY})
+    assert found(forecast.STUDY, with_errors(small, **{law: 0.5}), claim).verdict == "holds"
+    assert found(forecast.STUDY, with_errors(small, **{law: 1.5}), claim).verdict == "fails"
+    level = with_errors(small, **{law: NEARLY})
     assert found(forecast.STUDY, level, claim).verdict == "not above its control"
-    for place, control in enumerate((*scores.CONTROLS, *scores.FITTED)):
+    for _place, control in enumerate((*scores.CONTROLS, *scores.FITTED)):
         given = {law: 0.5, control.replace(" ", "_"): 0.2}
-        finding = found(forecast.STUDY, with_errors(small, tmp_path / str(place), **given), claim)
+        finding = found(forecast.STUDY, with_errors(small, **given), claim)
         assert finding.verdict == "fails"
         assert f"against {control}" in finding.measured
     worse = {control.replace(" ", "_"): 3.0 for control in (*scores.CONTROLS, *scores.FITTED)}
-    finding = found(forecast.STUDY, with_errors(small, tmp_path / "f", **{law: 1.5}, **worse), claim)
+    finding = found(forecast.STUDY, with_errors(small, **{law: 1.5}, **worse), claim)
     assert finding.verdict == "fails"  # better than lines and trends, and worse than no change
     assert "against no change" in finding.measured
-    better = found(forecast.STUDY, with_errors(small, tmp_path / "d", **{law: 0.5, "damped_trend": 0.7}), claim)
+    better = found(forecast.STUDY, with_errors(small, **{law: 0.5, "damped_trend": 0.7}), claim)
     assert better.verdict == "holds"
-    early = found(forecast.STUDY, with_errors(small, tmp_path / "e", **{law: 0.5, "earlier_runs": 0.2}), claim)
+    early = found(forecast.STUDY, with_errors(small, **{law: 0.5, "earlier_runs": 0.2}), claim)
     assert early.verdict == "holds"  # a ceiling, no control
     assert early.details["skill with SGD"]["earlier runs"] == pytest.approx(0.8)
     assert early.details["skill"][entries.LAW] == pytest.approx(0.5)
@@ -169,7 +169,7 @@ def test_the_law_is_held_against_every_control(small, tmp_path):
     )
 
 
-def test_constants_are_fitted_on_open_seeds_and_scores_are_of_the_others(small, tmp_path):
+def test_constants_are_fitted_on_open_seeds_and_scores_are_of_the_others(small):
     """Spoiled judged seeds leave the constants; a spoiled open seed moves them."""
     runs = [one for variant in VARIANTS for one in histories(small, variant, open_and_sealed(small, variant)[0])]
     assert len(runs) == 6
@@ -188,7 +188,7 @@ def test_constants_are_fitted_on_open_seeds_and_scores_are_of_the_others(small, 
         np.testing.assert_allclose(small.value(f"{variant}/told/earlier runs")[0, :, at.tolist().index(16)], told)
 
 
-def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
+def test_late_steps_are_scored_apart(small, monkeypatch):
     monkeypatch.setattr(entries, "LATE", 16)
 
     def worse_early(name, step, value):
@@ -198,17 +198,15 @@ def test_late_steps_are_scored_apart(small, tmp_path, monkeypatch):
             return np.broadcast_to(np.array([4.0, 4.0, 0.5, 0.5]), value.shape)
         return np.ones_like(value) if "/entropy/" in name and "words" not in name else value
 
-    details = found(
-        forecast.STUDY, changed(small, tmp_path / "late", worse_early), "focus-and-dilution-foretells"
-    ).details
+    details = found(forecast.STUDY, changed(small, worse_early), "focus-and-dilution-foretells").details
     assert details["skill"][entries.LAW] == pytest.approx(1 - 2.25)
     assert details["skill from t = 16 on"][entries.LAW] == pytest.approx(0.5)
     assert details["above damped trend"]["skill"] == pytest.approx(-1.25)
     assert details["above damped line in log t from t = 16 on"]["skill"] == pytest.approx(0.5)
 
 
-def test_networks_that_learned_nothing_foretell_nothing(small, tmp_path):
-    idle = changed(small, tmp_path / "idle", lambda name, step, value: value + 9 * name.endswith("/valid/loss"))
+def test_networks_that_learned_nothing_foretell_nothing(small):
+    idle = changed(small, lambda name, step, value: value + 9 * name.endswith("/valid/loss"))
     for finding in (found(forecast.STUDY, idle, claim) for claim in forecast.STUDY.claims):
         assert finding.verdict == "not run"
         assert "learned no more than how frequent words are" in finding.reason
@@ -231,8 +229,8 @@ LOST, OPEN, JUDGED = (VARIANTS[0], VARIANTS[2]), 0, 3
 class unscored(changed):
     """A run as it was when its training had ended, but some of its seeds diverged."""
 
-    def __init__(self, run, path):
-        super().__init__(run, path, self.lose)
+    def __init__(self, run):
+        super().__init__(run, self.lose)
 
     def names(self):
         made = ("at", *scores.QUANTITIES, "told")
@@ -246,7 +244,7 @@ class unscored(changed):
 @pytest.fixture(scope="module")
 def lost(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lost")
-    run = copied(unscored(small, folder), folder / "run.sqlite")
+    run = copied(unscored(small), folder / "run.sqlite")
     with pytest.MonkeyPatch.context() as patch:  # what fits give is tested elsewhere, and takes its time
         patch.setattr(scores, "fit", lambda runs, first: learned.extend(runs) or entries.Constants(0.7, 0.9, 0.6, 0.8))
         learned = []

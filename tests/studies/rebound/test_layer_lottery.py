@@ -116,8 +116,8 @@ def test_an_exact_copy_ends_with_the_same_numbers(whole):
     assert np.abs(entropy[-1, 0] - entropy[-1, of_kind("dropout")]).max() > 1e-3
 
 
-def test_untrained_networks_tell_nothing_and_are_drawn(whole, tmp_path):
-    still = untrained(whole, tmp_path / "still")
+def test_untrained_networks_tell_nothing_and_are_drawn(whole):
+    still = untrained(whole)
     assert set(verdicts(lottery.STUDY, still).values()) == {"not run"}
     assert len(lottery.STUDY.draw(still)) == 2
 
@@ -129,7 +129,7 @@ def test_where_no_layer_comes_back_only_ten_layers_tell(tmp_path, monkeypatch):
         return value - 20.0 * (step == 12) if name.endswith("/entropy") else value
 
     run = made(tmp_path / "run", position=5.0)
-    still = changed(run, tmp_path / "falls", falls)
+    still = changed(run, falls)
     assert set(verdicts(lottery.STUDY, still).values()) == {"at paper scale"}
     assert found(lottery.STUDY, still, lottery.TOP).reason == "of 5 layers none comes back by step 24"
     monkeypatch.setattr(lottery, "DEEP", LAYERS)
@@ -266,7 +266,7 @@ def test_each_network_is_read_at_the_valley_of_the_others(tmp_path):
         return value
 
     plain = made(tmp_path / "run", position=1.0, losses=losses)
-    before, after = patterns(plain), patterns(changed(plain, tmp_path / "spoiled", spoiled))
+    before, after = patterns(plain), patterns(changed(plain, spoiled))
     np.testing.assert_allclose(after["drop"][0], 6.0 - 9.0)
     np.testing.assert_allclose(after["rebound"][0], after["end"][0] - 9.0)
     others = [number for number in range(28) if number not in (0, 3)]
@@ -288,7 +288,7 @@ def test_twins_of_a_network_choose_no_valley_for_it(tmp_path):
             value[twins] = -1e6
         return value
 
-    before, after = patterns(plain), patterns(changed(plain, tmp_path / "spoiled", spoiled))
+    before, after = patterns(plain), patterns(changed(plain, spoiled))
     assert (before["drop"][0] > 0.5).all()
     np.testing.assert_allclose(after["drop"][0], before["drop"][0])
     np.testing.assert_allclose(after["drop"][strangers], 0.0, atol=1e-12)

@@ -103,7 +103,7 @@ def test_verdicts_turn_with_what_is_read_at_equal_loss(tmp_path, entropy, rate, 
 
 def test_few_and_noisy_runs_decide_nothing(tmp_path):
     noisy = made(tmp_path / "noisy", FLAT, spread=0.5)
-    assert verdicts(study.STUDY, changed(noisy, tmp_path / "tossed", _tossed))["rate-at-equal-loss"] == "undecided"
+    assert verdicts(study.STUDY, changed(noisy, _tossed))["rate-at-equal-loss"] == "undecided"
     gone = made(tmp_path / "gone", FLAT, diverged=range(2 * SEEDS))  # SGD diverged, and two of three rates of Adam
     for claim in study.STUDY.claims:
         finding = found(study.STUDY, gone, claim)

@@ -93,11 +93,11 @@ def test_parts_add_up_and_what_attention_cannot_see_has_none(run):
     assert not record.parts_of_way(run, "2 layers, no MLP", "back")["lower MLP"].any()
 
 
-def test_seeds_that_diverged_have_no_parts_and_no_entropy(run, tmp_path):
+def test_seeds_that_diverged_have_no_parts_and_no_entropy(run):
     def lose(name, step, value):
         return np.where(np.arange(3) == 1, 3, value) if name == "2 layers/diverged_at" and step else value
 
-    lost = changed(run, tmp_path / "lost.sqlite", lose)
+    lost = changed(run, lose)
     for what in ("parts", "part_errors"):
         for kind in ("own QK", "embeddings"):
             known = np.isfinite(record.parts(lost, "2 layers", what)[kind])  # (layers, seeds, points)
@@ -168,7 +168,7 @@ def test_layers_that_come_back_without_a_twin_are_not_judged_by_it(run, tmp_path
         def __contains__(self, name):
             return "MLP frozen" not in name and name in self.run
 
-    bare = Untwinned(whole, tmp_path / "b.sqlite", lambda name, step, value: value)
+    bare = Untwinned(whole, lambda name, step, value: value)
     finding = found(STUDY, bare, "needs-lower-mlp-to-move")
     assert (finding.verdict, finding.reason) == ("not run", "no network has a branch with MLP frozen")
 
@@ -224,7 +224,7 @@ def test_parts_close_only_where_every_network_would_show_that_one_is_missing(run
         return value
 
     assert verdicts(STUDY, whole)["parts-close"] == "holds"
-    finding = found(STUDY, changed(whole, tmp_path / "b.sqlite", moved), "parts-close")
+    finding = found(STUDY, changed(whole, moved), "parts-close")
     assert finding.verdict == NONE
 
 
@@ -254,7 +254,7 @@ def test_networks_that_diverged_are_said(run, tmp_path):
     def gone(name, step, value):
         return value * 0 + 3 if name == "2 layers, QK frozen/diverged_at" else value
 
-    finding = found(STUDY, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), "needs-qk-to-move")
+    finding = found(STUDY, changed(made(run, tmp_path / "a.sqlite"), gone), "needs-qk-to-move")
     assert finding.verdict == "not run"
     assert "too many runs of 2 layers, QK frozen diverged: 0 are left" in finding.reason
 

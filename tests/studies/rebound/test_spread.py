@@ -77,12 +77,12 @@ def test_members_in_groups_are_held_at_their_own_sizes(run, config):
     assert not torch.allclose(some["held/both sizes"], every["held/both sizes"][:2], atol=1e-3)
 
 
-def test_sizes_are_held_at_the_valley_and_nowhere_else(run, config, tmp_path):
+def test_sizes_are_held_at_the_valley_and_nowhere_else(run, config):
     name = "2 layers"
     shape = plan(config, corpus(config))[name].decoder
 
     def measured(spoil):
-        copy = changed(run, tmp_path / "spoiled", lambda series, step, value: value * 3 if spoil(step) else value)
+        copy = changed(run, lambda series, step, value: value * 3 if spoil(step) else value)
         with torch.no_grad():
             return spreading(torch.arange(12).view(2, 6), name, copy, config.valley)(
                 Decoder(shape, [1, 2, 3]), [0, 1, 2]
@@ -94,11 +94,11 @@ def test_sizes_are_held_at_the_valley_and_nowhere_else(run, config, tmp_path):
     assert all((plain[f"held/{held}"] - there[f"held/{held}"]).abs().min() > 1e-6 for held in ("both sizes", "weights"))
 
 
-def test_seeds_that_diverged_have_no_values(run, tmp_path):
+def test_seeds_that_diverged_have_no_values(run):
     def lose(name, step, value):
         return np.where(np.arange(3) == 1, 3, value) if name == "2 layers/diverged_at" and step else value
 
-    lost = changed(run, tmp_path / "lost", lose)
+    lost = changed(run, lose)
     measured = [record.values(lost, "2 layers", what) for what in ("valid/entropy", "spread/shared", "spread/rank")]
     for values in (*measured, record.gaussian(lost, "2 layers"), record.rises(lost, "2 layers")):
         known = np.isfinite(values).reshape(2, 3, -1)
@@ -120,7 +120,7 @@ def test_entropies_of_gaussian_logits_are_kept_of_every_network(tmp_path):
                     assert entropy == pytest.approx(wanted, abs=1e-5)
 
 
-def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, tmp_path):
+def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run):
     variant = BASES[-1]
 
     def unlike(name, step, value):
@@ -128,7 +128,7 @@ def test_heads_are_averaged_by_their_logarithms_where_factors_are_compared(run, 
             return value
         return value * 0 + (np.array([4.0, 2.0]) if step == 10 else np.array([2.0, 2.0]))
 
-    copy = changed(run, tmp_path / "unlike", unlike)
+    copy = changed(run, unlike)
     np.testing.assert_allclose(record.log_change(copy, variant, "shared"), np.log(2) / 2)
     np.testing.assert_allclose(record.log_change(copy, variant, "shared", back=True), -np.log(2) / 2)
     np.testing.assert_allclose(record.half_change(copy, variant, "shared"), -0.5)
@@ -179,7 +179,7 @@ CONTROLS = {record.SHUFFLED: 0.3, record.QK: 0.4, record.EMBEDDINGS: 9.0}
 """By how much ln of alignment rises in the controls."""
 
 
-def made(run, path, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, lost=None, removes=None, controls=None,
+def made(run, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, lost=None, removes=None, controls=None,
          noise=1e-3, loss=0.1):  # fmt: skip
     """A copy in which every layer does as told.
 
@@ -229,11 +229,11 @@ def made(run, path, *, rise=0.4, miss=0.02, apart=0.5, down=None, back=None, los
             return value * 0 + np.exp(size + noisy)
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
-def test_a_record_that_does_as_claimed(run, tmp_path):
-    judged = dict(verdicts(spread.STUDY, made(run, tmp_path / "run")))
+def test_a_record_that_does_as_claimed(run):
+    judged = dict(verdicts(spread.STUDY, made(run)))
     assert judged.pop("turns-with-the-rank") != "holds"  # all seeds turn at one step: another's rank fits as well
     assert set(judged.values()) == {"holds"}
 
@@ -247,18 +247,18 @@ def test_a_record_that_does_as_claimed(run, tmp_path):
         ({"noise": 0.3, "apart": 0.3}, "undecided"),
     ],
 )
-def test_entropy_that_does_not_follow(run, tmp_path, changes, verdict):
-    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), "entropy-follows-variance").verdict == verdict
+def test_entropy_that_does_not_follow(run, changes, verdict):
+    assert found(spread.STUDY, made(run, **changes), "entropy-follows-variance").verdict == verdict
 
 
-def test_the_entropy_of_another_may_fit_better(run, tmp_path):
+def test_the_entropy_of_another_may_fit_better(run):
     def swap(name, step, value):
         """Every layer has what the next one says, and every seed of one layer what the next one does."""
         if not name.endswith("/gaussian entropy"):
             return value
         return np.roll(value, 1, axis=2 if value.shape[2] > 1 else 1)
 
-    swapped = changed(made(run, tmp_path / "made"), tmp_path / "swapped", swap)
+    swapped = changed(made(run), swap)
     assert found(spread.STUDY, swapped, "entropy-follows-variance").verdict == "fails"
 
 
@@ -273,13 +273,13 @@ def test_the_entropy_of_another_may_fit_better(run, tmp_path):
         ({"controls": {record.EMBEDDINGS: 0.0}}, "holds"),  # no control: weights can turn there
     ],
 )
-def test_logits_that_grow_by_growing_weights(run, tmp_path, changes, verdict):
-    assert found(spread.STUDY, made(run, tmp_path / "run", **changes), "aligns-before-it-grows").verdict == verdict
+def test_logits_that_grow_by_growing_weights(run, changes, verdict):
+    assert found(spread.STUDY, made(run, **changes), "aligns-before-it-grows").verdict == verdict
 
 
 @pytest.mark.parametrize(("specific", "verdict"), [(3.9, "only qualitative"), (4.0, NONE), (6.0, "fails")])
-def test_what_is_specific_may_grow_first(run, tmp_path, specific, verdict):
-    copy = made(run, tmp_path / "run", down={"specific": specific})
+def test_what_is_specific_may_grow_first(run, specific, verdict):
+    copy = made(run, down={"specific": specific})
     assert found(spread.STUDY, copy, "shared-preference-first").verdict == verdict
 
 
@@ -293,18 +293,16 @@ def test_what_is_specific_may_grow_first(run, tmp_path, specific, verdict):
         ({"variance": 0.6, "growth": 0.2}, "fails"),
     ],
 )
-def test_weights_that_shrink_or_logits_that_do_not(run, tmp_path, back, verdict):
-    assert (
-        found(spread.STUDY, made(run, tmp_path / "run", back=back), "logits-fade-while-weights-grow").verdict == verdict
-    )
+def test_weights_that_shrink_or_logits_that_do_not(run, back, verdict):
+    assert found(spread.STUDY, made(run, back=back), "logits-fade-while-weights-grow").verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("lost", "verdict"),
     [({"specific": 0.48}, "only qualitative"), ({"specific": 0.5}, NONE), ({"shared": 0.1}, "fails")],
 )
-def test_which_part_loses_more(run, tmp_path, lost, verdict):
-    copy = made(run, tmp_path / "run", lost=lost)
+def test_which_part_loses_more(run, lost, verdict):
+    copy = made(run, lost=lost)
     finding = found(spread.STUDY, copy, "shared-preference-fades-more")
     assert finding.verdict == verdict
     wanted = (LOST | lost)["shared"]
@@ -325,33 +323,33 @@ def test_which_part_loses_more(run, tmp_path, lost, verdict):
         ({"shared size": -2.0, "specific size": -2.0}, "holds"),  # they stand beside
     ],
 )
-def test_sizes_that_are_not_the_rebound(run, tmp_path, removes, verdict):
-    finding = found(spread.STUDY, made(run, tmp_path / "run", removes=removes), "sizes-are-the-rebound")
+def test_sizes_that_are_not_the_rebound(run, removes, verdict):
+    finding = found(spread.STUDY, made(run, removes=removes), "sizes-are-the-rebound")
     assert finding.verdict == verdict
     share = finding.details["1 layer, share of the rise removed by"]["both sizes"]
     assert share == pytest.approx((REMOVES | removes)["both sizes"], abs=1e-6)
 
 
-def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run, tmp_path):
+def test_layers_that_fall_on_and_networks_that_learned_nothing_are_not_judged(run):
     later = ("logits-fade-while-weights-grow", "shared-preference-fades-more", "sizes-are-the-rebound")
-    for name, changes, reason in (
+    for _name, changes, reason in (
         ("flat", {"rise": 0.0}, "no layer comes back by 0.05 nats beyond chance"),
         ("small", {"rise": 0.04, "noise": 1e-4}, "the largest rise, from the minimum to the end, is 0.040 nats"),
         ("chance", {"rise": 0.1, "noise": 0.2}, "beyond chance"),
     ):
-        copy = made(run, tmp_path / name, **changes)
+        copy = made(run, **changes)
         for claim in later:
             finding = found(spread.STUDY, copy, claim)
             assert finding.verdict == "not run"
             assert reason in finding.reason
-    idle = made(run, tmp_path / "idle", loss=9.0)
+    idle = made(run, loss=9.0)
     for claim in spread.STUDY.claims:
         finding = found(spread.STUDY, idle, claim)
         assert finding.verdict == "not run"
         assert "learned no more than how frequent words are" in finding.reason
 
 
-def test_networks_that_diverged_are_left_out(run, tmp_path):
+def test_networks_that_diverged_are_left_out(run):
     def lose(name, step, value):
         if name == "2 layers, SGD/diverged_at":
             return np.full_like(value, 3)
@@ -359,7 +357,7 @@ def test_networks_that_diverged_are_left_out(run, tmp_path):
             return np.where(np.arange(len(value)) < 1, 3, value)
         return value
 
-    lost = changed(made(run, tmp_path / "made"), tmp_path / "lost", lose)
+    lost = changed(made(run), lose)
     finding = found(spread.STUDY, lost, "shared-preference-first")
     assert not any(case.startswith(("2 layers, SGD", "1 layer")) for case in finding.printed.effects)
     assert "2 layers: layer 2" in finding.printed.effects
@@ -367,13 +365,13 @@ def test_networks_that_diverged_are_left_out(run, tmp_path):
     draws_labelled_figures(spread.STUDY, lost)
 
 
-def test_only_layers_that_come_back_are_in_the_way_back(run, tmp_path):
+def test_only_layers_that_come_back_are_in_the_way_back(run):
     def flat(name, step, value):
         if name == "2 layers/valid/entropy" and step > 10:
             value[:, 0] -= 1.0
         return value
 
-    copy = changed(made(run, tmp_path / "made"), tmp_path / "flat", flat)
+    copy = changed(made(run), flat)
     assert [case.name for case in record.cases_back(copy, "2 layers")] == ["2 layers: layer 2"]
     assert [case.name for case in record.cases_back(copy, "3 layers")] == [
         "3 layers: layer 1",

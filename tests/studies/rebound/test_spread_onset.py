@@ -132,7 +132,7 @@ def test_seeds_that_diverged_or_learned_nothing_have_no_turn(tmp_path):
             return np.where(np.arange(SEEDS) == 2, 700, value)
         return value
 
-    lost = changed(run, tmp_path / "lost", lose)
+    lost = changed(run, lose)
     for what in ("valid/entropy", "spread/rank"):
         for variant, without in (("1 layer", [1]), ("2 layers", [1, 2])):
             for layer in onset.log_turns(lost, variant, what):
@@ -142,7 +142,7 @@ def test_seeds_that_diverged_or_learned_nothing_have_no_turn(tmp_path):
 def test_what_must_be_learned_is_more_than_a_twentieth_of_a_nat(tmp_path):
     """The losses are 0.04 and 0.06 below that of frequencies."""
     run = turning(tmp_path / "run")
-    none = changed(run, tmp_path / "none", lambda name, step, v: v + 0.02 if name.endswith("valid/loss") else v)
+    none = changed(run, lambda name, step, v: v + 0.02 if name.endswith("valid/loss") else v)
     assert np.isnan(onset.log_turns(none, "1 layer", "valid/entropy")).all()
 
 
@@ -192,6 +192,6 @@ def test_layers_that_do_not_come_back_are_not_judged(tmp_path):
             value[:, 1] -= 25.0
         return value
 
-    falling = changed(turning(tmp_path / "run"), tmp_path / "falling", falls_on)
+    falling = changed(turning(tmp_path / "run"), falls_on)
     finding = found(spread.STUDY, falling, "turns-with-the-rank")
     assert set(finding.printed.effects) == {"1 layer", "2 layers: layer 1"}

@@ -89,7 +89,7 @@ def test_a_twin_is_drawn_by_its_seeds_and_pushed_as_often_as_the_config_says(mod
 # ---- judges
 
 
-def made(run, path, *, rise=RISE, gone=None, control=0.0, spread=0.01, off=0.0, loss=1.0):
+def made(run, *, rise=RISE, gone=None, control=0.0, spread=0.01, off=0.0, loss=1.0):
     """A copy in which every layer of a base rises by `rise`; twins lack the shares `gone` of it, controls `control`."""
     gone = gone or {}
 
@@ -112,11 +112,11 @@ def made(run, path, *, rise=RISE, gone=None, control=0.0, spread=0.01, off=0.0, 
             return 2.5 - min(step, 4) / 4 + max(step - 4, 0) / 6 * back + 0 * value
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 @pytest.mark.parametrize("place", range(2))
-def test_what_makes_the_rebound(module, run, tmp_path, place):
+def test_what_makes_the_rebound(module, run, place):
     claims, study = HELD[module.STUDY.name], module.STUDY
     if place >= len(claims):
         pytest.skip("the study has fewer claims")
@@ -130,9 +130,9 @@ def test_what_makes_the_rebound(module, run, tmp_path, place):
         (0.0, 0.0, NONE),
         (-0.8, 0.0, "fails"),
     ):
-        copy = made(run, tmp_path / "copy.sqlite", gone={held: gone}, control=control, spread=1e-3)
+        copy = made(run, gone={held: gone}, control=control, spread=1e-3)
         assert found(study, copy, claim).verdict == verdict, (gone, control)
-    copy = made(run, tmp_path / "copy.sqlite", gone={held: 1.0}, spread=1e-3, off=0.05)
+    copy = made(run, gone={held: 1.0}, spread=1e-3, off=0.05)
     others = {name: verdict for name, verdict in verdicts(study, copy).items() if name != claim.name}
     assert set(others.values()) <= {NONE}
     finding = found(study, copy, claim)
@@ -142,11 +142,11 @@ def test_what_makes_the_rebound(module, run, tmp_path, place):
     assert details[f"gone with {held} held"] == pytest.approx(1.0, abs=0.02)
     assert details["rise of the base (nats)"] == pytest.approx(RISE)
     assert (details["held thing off by"], details["held thing off by, control"]) == pytest.approx((0.05, 1.0))
-    wide = made(run, tmp_path / "wide.sqlite", gone={held: 0.5}, spread=0.05)
+    wide = made(run, gone={held: 0.5}, spread=0.05)
     assert found(study, wide, claim).verdict == "undecided"
 
 
-def test_what_is_not_judged(module, run, tmp_path):
+def test_what_is_not_judged(module, run):
     study, (claim, held) = module.STUDY, next(iter(HELD[module.STUDY.name].items()))
     for changes, reason, command in (
         ({"rise": 0.0}, "no layer that the claim is about comes back by 0.05 nats beyond chance", "--scale paper"),
@@ -154,7 +154,7 @@ def test_what_is_not_judged(module, run, tmp_path):
         ({"loss": 9.0}, "learned no more than how frequent words are", "--steps 20"),
         ({"off": 0.11}, "was not held in 1 layer: it was off by 11%, and 10% is allowed", "--refresh 1"),
     ):
-        copy = made(run, tmp_path / "copy.sqlite", **changes)
+        copy = made(run, **changes)
         assert set(verdicts(study, copy).values()) == {"not run"}, changes
         finding = found(study, copy, claim)
         assert reason in finding.reason
@@ -166,12 +166,12 @@ def test_what_is_not_judged(module, run, tmp_path):
         def gone(name, step, value, network=network):
             return value * 0 + 3 if name == f"{network}/diverged_at" else value
 
-        finding = found(study, changed(made(run, tmp_path / "a.sqlite"), tmp_path / "b.sqlite", gone), claim)
+        finding = found(study, changed(made(run), gone), claim)
         assert f"too many runs of {network} diverged: 0 are left" in finding.reason
         assert "--rate 0.00333333" in finding.command
 
 
-def test_a_seed_that_diverged_is_left_out_and_counted(module, run, tmp_path, monkeypatch):
+def test_a_seed_that_diverged_is_left_out_and_counted(module, run, monkeypatch):
     claim, held = next(iter(HELD[module.STUDY.name].items()))
     twin = f"1 layer, {held} held"
 
@@ -182,7 +182,7 @@ def test_a_seed_that_diverged_is_left_out_and_counted(module, run, tmp_path, mon
             value[2] += 50.0
         return value
 
-    copy = changed(made(run, tmp_path / "a.sqlite", gone={held: 1.0}, spread=1e-3), tmp_path / "b.sqlite", lose)
+    copy = changed(made(run, gone={held: 1.0}, spread=1e-3), lose)
     assert np.isnan(record.entropies(copy, twin)).any((0, 2)).tolist() == [False, False, True]
     monkeypatch.setattr(_twin_claims, "FEWEST_SEEDS", 2)
     finding = found(module.STUDY, copy, claim)
@@ -190,7 +190,7 @@ def test_a_seed_that_diverged_is_left_out_and_counted(module, run, tmp_path, mon
     assert finding.details["diverged and left out"] == {f"runs of {twin}": 1.0}
 
 
-def test_how_far_a_hold_is_off_is_of_the_layers_that_are_judged(module, run, tmp_path):
+def test_how_far_a_hold_is_off_is_of_the_layers_that_are_judged(module, run):
     held = next(iter(module.TWINS.holds))
     twin = f"2 layers, {held} held"
 
@@ -199,7 +199,7 @@ def test_how_far_a_hold_is_off_is_of_the_layers_that_are_judged(module, run, tmp
             value[:, 0] = 0.8
         return value
 
-    copy = changed(made(run, tmp_path / "a.sqlite", off=0.05), tmp_path / "b.sqlite", slips)
+    copy = changed(made(run, off=0.05), slips)
     for layers, off in (((0,), 0.8), ((1,), 0.05)):
         assert record.misses(copy, record.Case("2 layers", layers), twin) == pytest.approx(off)
 
@@ -225,10 +225,10 @@ def test_the_fixed_batch_is_spread_over_all_that_is_read(config):
     assert record.fixed_batch(config, Read()).tolist() == [[step] * 3 for step in (0, 0, 4, 4, 9, 9)]
 
 
-def test_what_slipped_is_not_drawn_and_said(module, run, tmp_path):
+def test_what_slipped_is_not_drawn_and_said(module, run):
     first, *_ = module.TWINS.holds
     with house_style():
-        (drawing,) = draw(module.STUDY, made(run, tmp_path / "a.sqlite", gone={first: 0.75}, off=0.2))
+        (drawing,) = draw(module.STUDY, made(run, gone={first: 0.75}, off=0.2))
     assert f"could not be held: {first} in 1 layer (off by 20%)" in drawing.caption
     assert "removes" not in drawing.caption
     assert f"“{first}”" not in drawing.alt

@@ -17,16 +17,14 @@ from joma.theory.reversal import bilinear_losses, bound_power, row_loss
 HOLDS, FIXED, FAILS, BLIND = "holds", "holds as corrected", "fails", "not above its control"
 
 
-def test_a_printed_bound_that_held_would_be_recognised(run, tmp_path):
+def test_a_printed_bound_that_held_would_be_recognised(run):
     kept = lambda name, step, value: np.minimum(value, 0.9) if name.endswith("missing, c = 1") else value
-    with changed(run, tmp_path / "run", kept) as copy:
-        assert verdicts(STUDY, copy)["train-bound"] == HOLDS
+    assert verdicts(STUDY, changed(run, kept))["train-bound"] == HOLDS
 
 
-def test_a_law_that_a_straight_line_obeys_too_says_nothing(run, tmp_path):
+def test_a_law_that_a_straight_line_obeys_too_says_nothing(run):
     near = lambda name, step, value: np.zeros_like(value) if name.endswith("off a straight line") else value
-    with changed(run, tmp_path / "run", near) as copy:
-        assert verdicts(STUDY, copy)["row-law"] == BLIND
+    assert verdicts(STUDY, changed(run, near))["row-law"] == BLIND
 
 
 def test_what_is_measured(run):

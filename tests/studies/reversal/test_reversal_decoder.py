@@ -201,7 +201,7 @@ def test_a_network_that_diverged_on_its_way_does_not_count(tmp_path):
             marked[1::SEEDS] = 5  # the second seed of every condition
         return marked
 
-    marked = changed(record(tmp_path / "sound"), tmp_path / "marked", mark)
+    marked = changed(record(tmp_path / "sound"), mark)
     curse = found(STUDY, marked, "reverse-no-better-than-uniform")
     assert curse.main.seeds == SEEDS - 1
     assert curse.details["networks left out"]["did not learn"] >= 1

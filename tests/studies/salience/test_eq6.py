@@ -18,8 +18,8 @@ def test_figure_4_has_the_numbers_of_its_recipe(run):
     assert seen == pytest.approx([np.log(10), 0.9416, 669, 1.5493], abs=1e-4)
 
 
-def put_in(run, path, spoiled):
-    return changed(run, path, lambda name, step, value: spoiled.get(name, value))
+def put_in(run, spoiled):
+    return changed(run, lambda name, step, value: spoiled.get(name, value))
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def put_in(run, path, spoiled):
         (np.full(6, np.nan), 0.10 - 0.02 * JITTER, OPEN),
     ],
 )
-def test_the_order_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
-    with put_in(run, tmp_path / "run", {"attention/in order": seen, "no attention/in order": plain}) as copy:
-        assert found(STUDY, copy, "salient-learned-first").verdict == verdict
+def test_the_order_is_judged_over_draws(run, seen, plain, verdict):
+    copy = put_in(run, {"attention/in order": seen, "no attention/in order": plain})
+    assert found(STUDY, copy, "salient-learned-first").verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,11 @@ def test_the_order_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
         (0.70 + 0.10 * JITTER, 1.70 - 0.05 * JITTER, FAILS),
     ],
 )
-def test_the_drop_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
+def test_the_drop_is_judged_over_draws(run, seen, plain, verdict):
     top = np.full(6, np.log(10))
     spoiled = {"attention/start": top, "attention/lowest": top - seen}
     spoiled |= {"no attention/start": top, "no attention/lowest": top - plain}
-    with put_in(run, tmp_path / "run", spoiled) as copy:
-        finding = found(STUDY, copy, "entropy-drops")
+    finding = found(STUDY, put_in(run, spoiled), "entropy-drops")
     assert finding.verdict == verdict
     assert finding.main.effect == pytest.approx(seen.mean())
     assert finding.main.control_effect == pytest.approx(plain.mean())
@@ -74,12 +73,11 @@ def test_the_drop_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
         (0.01 + 0.00 * JITTER, 0.30 + 0.05 * JITTER, FAILS),
     ],
 )
-def test_the_rise_is_judged_over_draws(run, tmp_path, seen, plain, verdict):
+def test_the_rise_is_judged_over_draws(run, seen, plain, verdict):
     low = np.ones(6)
     spoiled = {"attention/lowest": low, "attention/end": low + seen}
     spoiled |= {"no attention/lowest": low, "no attention/end": low + plain}
-    with put_in(run, tmp_path / "run", spoiled) as copy:
-        assert found(STUDY, copy, "entropy-rebounds").verdict == verdict
+    assert found(STUDY, put_in(run, spoiled), "entropy-rebounds").verdict == verdict
 
 
 EMPIRICAL = ("salient-learned-first", "entropy-drops", "entropy-rebounds")
@@ -87,16 +85,15 @@ EMPIRICAL = ("salient-learned-first", "entropy-drops", "entropy-rebounds")
 
 @pytest.mark.parametrize("name", ["attention/v", "no attention/v"])
 @pytest.mark.parametrize("claim", EMPIRICAL)
-def test_a_run_that_ends_before_anything_is_learned_is_not_judged(run, tmp_path, claim, name):
-    with altered(run, tmp_path / "run", name, lambda v: v[:5]) as copy:
-        finding = found(STUDY, copy, claim)
+def test_a_run_that_ends_before_anything_is_learned_is_not_judged(run, claim, name):
+    finding = found(STUDY, altered(run, name, lambda v: v[:5]), claim)
     assert finding.verdict == "not run"
     # with the 5,000 steps that it has by itself
     assert finding.command == "joma run eq6 --draws 6 --checked 2 --seed 1"
 
 
-def test_a_rebound_is_asked_for_only_once_most_components_are_learned(run, tmp_path):
-    with altered(run, tmp_path / "run", "attention/v", lambda v: v[:35]) as copy:  # the minimum of entropy is at 33
+def test_a_rebound_is_asked_for_only_once_most_components_are_learned(run):
+    with altered(run, "attention/v", lambda v: v[:35]) as copy:  # the minimum of entropy is at 33
         assert found(STUDY, copy, "entropy-rebounds").verdict == "not run"
         assert found(STUDY, copy, "entropy-drops").verdict == HOLDS
 
@@ -109,15 +106,13 @@ def test_a_rebound_is_asked_for_only_once_most_components_are_learned(run, tmp_p
         ("figure-is-eq-6", {"no attention/lowest": lambda run: np.tile(run.value("closed form/lowest"), 3)}),
     ],
 )
-def test_what_is_true_of_the_control_too_shows_nothing(run, tmp_path, claim, spoiled):
-    with put_in(run, tmp_path / "run", {name: value(run) for name, value in spoiled.items()}) as copy:
-        assert found(STUDY, copy, claim).verdict == BLIND
+def test_what_is_true_of_the_control_too_shows_nothing(run, claim, spoiled):
+    assert found(STUDY, put_in(run, {name: value(run) for name, value in spoiled.items()}), claim).verdict == BLIND
 
 
-def test_the_critical_point_of_another_component_must_not_do(run, tmp_path, monkeypatch):
+def test_the_critical_point_of_another_component_must_not_do(run, monkeypatch):
     monkeypatch.setattr(eq6, "TARGETS", (1.0, 1.0, 1.0))
-    with altered(run, tmp_path / "run", "long run", lambda x: 0 * x + 1) as copy:
-        assert found(STUDY, copy, "critical-point").verdict == BLIND
+    assert found(STUDY, altered(run, "long run", lambda x: 0 * x + 1), "critical-point").verdict == BLIND
 
 
 @pytest.mark.parametrize(
@@ -130,17 +125,15 @@ def test_the_critical_point_of_another_component_must_not_do(run, tmp_path, monk
         ("figure-is-eq-6", "eq. 6/entropy", lambda run: 9 + 0 * run.value("eq. 6/entropy"), "printed"),
     ],
 )
-def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, value, form):
+def test_residuals_are_those_of_the_record(run, claim, series, value, form):
     expected = 9 - _limit(run)[0] if series == "eq. 6/entropy" else 0.25
-    with altered(run, tmp_path / "run", series, lambda _: value(run)) as copy:
-        assert found(STUDY, copy, claim).residuals[form] == pytest.approx(expected)
+    assert found(STUDY, altered(run, series, lambda _: value(run)), claim).residuals[form] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("claim", ["speed-factor", "entropy-exponent"])
-def test_the_printed_exponent_would_be_recognised(run, tmp_path, claim):
+def test_the_printed_exponent_would_be_recognised(run, claim):
     v = run.value("flow")[:, 0]
-    with altered(run, tmp_path / "run", "flow", lambda _: np.stack([v, v**2], 1)) as copy:
-        assert found(STUDY, copy, claim).verdict == HOLDS
+    assert found(STUDY, altered(run, "flow", lambda _: np.stack([v, v**2], 1)), claim).verdict == HOLDS
 
 
 def _limit(run):

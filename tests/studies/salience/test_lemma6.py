@@ -21,10 +21,9 @@ def test_sharp_constants(run):
         assert run.value(f"{name}/top") == pytest.approx(top, abs=1e-6)
 
 
-def test_the_printed_exponent_would_be_recognised(run, tmp_path):
+def test_the_printed_exponent_would_be_recognised(run):
     late = np.exp(-(run.value("mu") ** 2)) * study.LATE + 0.5
-    with altered(run, tmp_path / "run", "late F", lambda _: late) as copy:
-        finding = found(STUDY, copy, "late-form")
+    finding = found(STUDY, altered(run, "late F", lambda _: late), "late-form")
     assert finding.verdict == HOLDS
     assert [test.value for test in finding.printed.tests] == pytest.approx([0.5, 0.5])
 
@@ -38,10 +37,9 @@ def test_the_printed_exponent_would_be_recognised(run, tmp_path):
         ({"zeta range": lambda run: run.value("zeta range") + np.array([0.0, 1e6])[:, None, None]}, "mean-value"),
     ],
 )
-def test_an_identity_that_its_control_fulfils_too_shows_nothing(run, tmp_path, change, claim):
+def test_an_identity_that_its_control_fulfils_too_shows_nothing(run, change, claim):
     spoiled = {name: value(run) for name, value in change.items()}
-    with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, claim).verdict == BLIND
+    assert found(STUDY, changed(run, lambda name, step, value: spoiled.get(name, value)), claim).verdict == BLIND
 
 
 def _first_term(run):
@@ -56,9 +54,8 @@ def _first_term(run):
         ("mean-value", "zeta range", lambda run: np.stack([0 * run.value("F") - 9, _places(run) - 0.25])),
     ],
 )
-def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, value):
-    with altered(run, tmp_path / "run", series, lambda _: value(run)) as copy:
-        assert found(STUDY, copy, claim).residuals["printed"] == pytest.approx(0.25)
+def test_residuals_are_those_of_the_record(run, claim, series, value):
+    assert found(STUDY, altered(run, series, lambda _: value(run)), claim).residuals["printed"] == pytest.approx(0.25)
 
 
 def _places(run):

@@ -39,10 +39,10 @@ SPOILED = [
         ("depth", lambda depth: depth[:, [0, 0]], BLIND),
     ],
 )
-def test_blocks_that_follow_eq_7_hold_and_need_attention(run, tmp_path, series, change, verdict):
+def test_blocks_that_follow_eq_7_hold_and_need_attention(run, series, change, verdict):
     spoiled = {f"{loss}/{series}": change(run.value(f"{loss}/depth")) for loss in study.RATES}
-    with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, "ratio-in-training").verdict == verdict
+    copy = changed(run, lambda name, step, value: spoiled.get(name, value))
+    assert found(STUDY, copy, "ratio-in-training").verdict == verdict
 
 
 @pytest.mark.parametrize("loss", study.RATES)
@@ -55,42 +55,41 @@ def test_blocks_end_where_they_are_taught_to(loss, monkeypatch):
     assert np.allclose(seen[0], [[0.7, 1.2]] * 2, rtol=0.03)
 
 
-def test_linear_attention_that_converged_from_zero_would_hold(run, tmp_path):
-    with altered(run, tmp_path / "run", "linear/v from zero", lambda _: run.value("linear/v")) as copy:
-        assert found(STUDY, copy, "linear-attention-start").verdict == HOLDS
+def test_linear_attention_that_converged_from_zero_would_hold(run):
+    copy = altered(run, "linear/v from zero", lambda _: run.value("linear/v"))
+    assert found(STUDY, copy, "linear-attention-start").verdict == HOLDS
 
 
-def test_a_flow_that_never_rises_shows_nothing_of_the_start(run, tmp_path):
+def test_a_flow_that_never_rises_shows_nothing_of_the_start(run):
     stays = np.full_like(run.value("linear/v"), 1e-3)
     spoiled = {"linear/v": stays, "linear/v closed": stays}
-    with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, "linear-attention-start").verdict == BLIND
+    copy = changed(run, lambda name, step, value: spoiled.get(name, value))
+    assert found(STUDY, copy, "linear-attention-start").verdict == BLIND
 
 
-def test_a_clock_that_runs_without_attention_too_shows_nothing(run, tmp_path):
+def test_a_clock_that_runs_without_attention_too_shows_nothing(run):
     t, mu = run.value("early t")[:, None], run.value("mu")
     spoiled = {"v": -mu * np.expm1(-t), "F of v": t + 0 * mu}
-    with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, "equal-f").verdict == BLIND
+    assert found(STUDY, changed(run, lambda name, step, value: spoiled.get(name, value)), "equal-f").verdict == BLIND
 
 
 def test_curves_are_drawn_over_times_of_double_precision(run):
     np.testing.assert_allclose(run.value("curve/t"), 10 ** np.linspace(-1, 3, 200), rtol=1e-12)
 
 
-def test_a_ratio_without_deviation_shows_nothing_of_it(run, tmp_path):
+def test_a_ratio_without_deviation_shows_nothing_of_it(run):
     mu = run.value("mu")
     leading = np.exp(mu**2 / 2) * np.ones((len(run.value("t")), 1))
     spoiled = {"depth": leading, "predicted ratio": (leading[1:, :, None] / leading[1:, None, :])}
-    with changed(run, tmp_path / "run", lambda name, step, value: spoiled.get(name, value)) as copy:
-        assert found(STUDY, copy, "depth-ratio").verdict == BLIND
+    copy = changed(run, lambda name, step, value: spoiled.get(name, value))
+    assert found(STUDY, copy, "depth-ratio").verdict == BLIND
 
 
-def test_the_ratio_of_exp_attention_must_be_another(run, tmp_path, monkeypatch):
+def test_the_ratio_of_exp_attention_must_be_another(run, monkeypatch):
     """With targets so close that both attentions have one ratio, nothing can be told apart."""
     monkeypatch.setattr(study, "LINEAR_PAIR", (1.01, 1.0))
-    with altered(run, tmp_path / "run", "linear/depth", lambda x: 0 * x + [1.01, 1.0]) as copy:
-        assert found(STUDY, copy, "linear-attention-ratio").verdict == BLIND
+    copy = altered(run, "linear/depth", lambda x: 0 * x + [1.01, 1.0])
+    assert found(STUDY, copy, "linear-attention-ratio").verdict == BLIND
 
 
 @pytest.mark.parametrize(
@@ -100,9 +99,8 @@ def test_the_ratio_of_exp_attention_must_be_another(run, tmp_path, monkeypatch):
         ("depth-ratio", "predicted ratio", lambda run: _ratios(run) / 1.25),
     ],
 )
-def test_residuals_are_those_of_the_record(run, tmp_path, claim, series, change):
-    with altered(run, tmp_path / "run", series, lambda _: change(run)) as copy:
-        assert found(STUDY, copy, claim).residuals["printed"] == pytest.approx(0.25)
+def test_residuals_are_those_of_the_record(run, claim, series, change):
+    assert found(STUDY, altered(run, series, lambda _: change(run)), claim).residuals["printed"] == pytest.approx(0.25)
 
 
 def _ratios(run):

@@ -107,17 +107,16 @@ SPOILED = [
 ]
 
 
-def test_a_share_counts_tokens_of_all_times_and_draws(run, tmp_path):
+def test_a_share_counts_tokens_of_all_times_and_draws(run):
     steps, draws, _ = run.value("alike/z").shape
-    with altered(run, tmp_path / "sign", "alike/z", put((1, 0, 0), -1.0)) as copy:
-        (test,) = found(STUDY, copy, "distinct-tokens-gain").printed.tests
-        assert test.value == pytest.approx(1 - 1 / (steps * draws * 2 * OWN), abs=1e-12)
-        (test,) = found(STUDY, copy, "frequent-tokens-grow-faster").printed.tests
-        p = run.value("alike/p")[0, 0, :OWN]
-        assert test.value == pytest.approx(1 - (p[0] != p.min()) / (steps * draws * 2 * (OWN - 1)), abs=1e-12)
-    with altered(run, tmp_path / "common", "alike/z", put((1, 1, -1), 1.0)) as copy:
-        (test,) = found(STUDY, copy, "common-tokens-lose").corrected.tests
-        assert test.value == pytest.approx(1 - 1 / (steps * draws * 4), abs=1e-12)
+    copy = altered(run, "alike/z", put((1, 0, 0), -1.0))
+    (test,) = found(STUDY, copy, "distinct-tokens-gain").printed.tests
+    assert test.value == pytest.approx(1 - 1 / (steps * draws * 2 * OWN), abs=1e-12)
+    (test,) = found(STUDY, copy, "frequent-tokens-grow-faster").printed.tests
+    p = run.value("alike/p")[0, 0, :OWN]
+    assert test.value == pytest.approx(1 - (p[0] != p.min()) / (steps * draws * 2 * (OWN - 1)), abs=1e-12)
+    (test,) = found(STUDY, altered(run, "alike/z", put((1, 1, -1), 1.0)), "common-tokens-lose").corrected.tests
+    assert test.value == pytest.approx(1 - 1 / (steps * draws * 4), abs=1e-12)
 
 
 def printed_growth(run, slope=1.0):
@@ -126,31 +125,28 @@ def printed_growth(run, slope=1.0):
     return np.log(2.0 + 4 * slope * ratios * log[:, None])[..., None]
 
 
-def test_the_printed_law_would_be_recognised(run, tmp_path):
+def test_the_printed_law_would_be_recognised(run):
     law = printed_growth(run)
-    with altered(run, tmp_path / "run", "ratio/path", growth(lambda b: law + 0 * b)) as copy:
-        of = verdicts(STUDY, copy)
+    of = verdicts(STUDY, altered(run, "ratio/path", growth(lambda b: law + 0 * b)))
     assert of["late-growth"] == HOLDS
     assert of["late-slope"] == HOLDS
 
 
-def test_a_growth_that_stops_is_frozen(run, tmp_path):
+def test_a_growth_that_stops_is_frozen(run):
     def stops(b):
         t = run.value("ratio/t")
         return np.minimum(t, 50.0)[:, None, None] + 0 * b
 
-    with altered(run, tmp_path / "run", "ratio/path", growth(stops)) as copy:
-        assert verdicts(STUDY, copy)["attention-frozen"] == HOLDS
+    assert verdicts(STUDY, altered(run, "ratio/path", growth(stops)))["attention-frozen"] == HOLDS
 
 
-def test_a_sharper_attention_is_sparse(run, tmp_path):
+def test_a_sharper_attention_is_sparse(run):
     def sharper(path):
         path = np.array(path)
         path[..., :TOKENS] *= 20
         return path
 
-    with altered(run, tmp_path / "run", "ratio/path", sharper) as copy:
-        assert verdicts(STUDY, copy)["attention-sparser"] == HOLDS
+    assert verdicts(STUDY, altered(run, "ratio/path", sharper))["attention-sparser"] == HOLDS
 
 
 def sgd(values):
@@ -177,13 +173,10 @@ SPOILED = [
 ]
 
 
-def test_labels_that_say_nothing_must_not_do_the_same(run, tmp_path):
+def test_labels_that_say_nothing_must_not_do_the_same(run):
     good = sgd((RISING, LOW))
-    with (
-        altered(run, tmp_path / "first", "sgd/z", good) as first,
-        altered(first, tmp_path / "both", "sgd shuffled/z", good) as both,
-    ):
-        of = verdicts(STUDY, both)
+    both = altered(altered(run, "sgd/z", good), "sgd shuffled/z", good)
+    of = verdicts(STUDY, both)
     assert {of[name] for name in of if name.startswith("sgd")} == {"undecided"}  # no room below the ceiling
 
 

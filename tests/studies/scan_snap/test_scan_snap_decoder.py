@@ -70,7 +70,7 @@ def test_the_lowest_layer_is_looked_at():
     torch.testing.assert_close(lowest_attention(decoder, tokens), seen[0, "attention"][:, 0].mean(1))
 
 
-def pretended(run, path, *, entropy, moves, losses=(2.0, 4.0)):
+def pretended(run, *, entropy, moves, losses=(2.0, 4.0)):
     """A record in which entropy (texts, points) and movement from point to point (points - 1) are these.
 
     Attention moves from key to key of the last query, the only one that has a choice here.
@@ -95,7 +95,7 @@ def pretended(run, path, *, entropy, moves, losses=(2.0, 4.0)):
             return made
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 FLAT = [2.0] * 5
@@ -111,9 +111,9 @@ FLAT = [2.0] * 5
         (([2.0, 2.4, 2.6, 2.6, 2.6], FLAT), "fails"),
     ],
 )
-def test_sparseness_is_judged_beside_the_twin(run, tmp_path, entropy, verdict):
-    with pretended(run, tmp_path / "run", entropy=entropy, moves=[0.3, 0.3, 0.0, 0.0]) as copy:
-        assert verdicts(study.STUDY, copy)["attention-becomes-sparse"] == verdict
+def test_sparseness_is_judged_beside_the_twin(run, entropy, verdict):
+    copy = pretended(run, entropy=entropy, moves=[0.3, 0.3, 0.0, 0.0])
+    assert verdicts(study.STUDY, copy)["attention-becomes-sparse"] == verdict
 
 
 @pytest.mark.parametrize(
@@ -124,19 +124,17 @@ def test_sparseness_is_judged_beside_the_twin(run, tmp_path, entropy, verdict):
         ([0.05, 0.05, 0.3, 0.3], "fails"),
     ],
 )
-def test_freezing_is_judged_by_what_moves_late(run, tmp_path, moves, verdict):
-    with pretended(run, tmp_path / "run", entropy=(FLAT, FLAT), moves=moves) as copy:
-        assert verdicts(study.STUDY, copy)["attention-freezes"] == verdict
-        assert moved(copy, 1, 0, 24)[TEXT].mean() == pytest.approx(sum(moves[:2]), abs=0.01)
+def test_freezing_is_judged_by_what_moves_late(run, moves, verdict):
+    copy = pretended(run, entropy=(FLAT, FLAT), moves=moves)
+    assert verdicts(study.STUDY, copy)["attention-freezes"] == verdict
+    assert moved(copy, 1, 0, 24)[TEXT].mean() == pytest.approx(sum(moves[:2]), abs=0.01)
 
 
-def test_networks_that_learn_nothing_do_not_count(run, tmp_path):
-    with pretended(run, tmp_path / "run", entropy=(FLAT, FLAT), moves=[0.1] * 4, losses=(3.48, 3.6)) as copy:
-        seen = verdicts(study.STUDY, copy)
-        assert {name for name, verdict in seen.items() if verdict == "not run"} == seen.keys() - {
-            "common-words-tell-less"
-        }
-        reason = found(study.STUDY, copy, "attention-becomes-sparse").reason
+def test_networks_that_learn_nothing_do_not_count(run):
+    copy = pretended(run, entropy=(FLAT, FLAT), moves=[0.1] * 4, losses=(3.48, 3.6))
+    seen = verdicts(study.STUDY, copy)
+    assert {name for name, verdict in seen.items() if verdict == "not run"} == seen.keys() - {"common-words-tell-less"}
+    reason = found(study.STUDY, copy, "attention-becomes-sparse").reason
     assert "learned no more than how frequent words are" in reason
 
 
@@ -173,14 +171,14 @@ def test_factors_are_those_of_counting_by_hand(monkeypatch):
         (0.01, 0.04, 0.05, "not above its control"),
     ],
 )
-def test_what_common_words_tell_is_judged_beside_others(run, tmp_path, common, others, random, verdict):
+def test_what_common_words_tell_is_judged_beside_others(run, common, others, random, verdict):
     noise = 1 + 0.01 * np.linspace(-1, 1, study.PARTS)[:, None, None]
     often = np.broadcast_to(np.linspace(0.1, 0.9, 20), (study.PARTS, 2, 20))
     text = np.where(often > 0.73, common, others) ** 2 * noise
     made = {"text/co-occurrence": often, "shuffled/co-occurrence": often, "text/discriminancy": text,
             "shuffled/discriminancy": 0 * text + random**2 * np.roll(noise, 1, 0)}  # fmt: skip
-    with changed(run, tmp_path / "run", lambda name, step, value: made.get(name, value)) as copy:
-        assert verdicts(study.STUDY, copy)["common-words-tell-less"] == verdict
+    copy = changed(run, lambda name, step, value: made.get(name, value))
+    assert verdicts(study.STUDY, copy)["common-words-tell-less"] == verdict
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def test_a_course_that_ends_above_its_least_is_not_the_source_s(tmp_path):
     def dip(name, step, value):
         return value - 0.1 if name.endswith(f"{NEURONS} needed") and step == 50 else value
 
-    with written(tmp_path / "a.sqlite") as run, changed(run, tmp_path / "b.sqlite", dip) as copy:
+    with written(tmp_path / "a.sqlite") as run:
+        copy = changed(run, dip)
         assert found(STUDY, copy, "sparsity-of-neurons-arises").verdict == LITTLE
 
 
@@ -175,7 +176,8 @@ def test_networks_that_did_not_learn_do_not_count(tmp_path, lost):
             value[:lost] += 4.0
         return value
 
-    with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", some_lost) as copy:
+    with written(tmp_path / "a.sqlite", spread=0.0) as run:
+        copy = changed(run, some_lost)
         finding = found(STUDY, copy, "neurons-are-told-a-layer-before")
         assert finding.verdict == "undecided"  # what did not learn counts as the worst
         assert finding.details["left out because they did not learn"] == {"networks": lost}
@@ -192,7 +194,8 @@ def test_costs_are_those_of_networks_that_learned(tmp_path):
             value[0] = 0.0
         return value
 
-    with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", one_lost) as copy:
+    with written(tmp_path / "a.sqlite", spread=0.0) as run:
+        copy = changed(run, one_lost)
         whole, left = (Active(one).cost("relu", NEURONS, "static") for one in (run, copy))
         assert left == pytest.approx(whole)
         finding = found(STUDY, copy, "sparsity-of-neurons-arises")

@@ -172,23 +172,21 @@ def test_the_loss_is_held_fixed(tmp_path):
 
     with record(tmp_path / "a.sqlite") as run:
         loss = {(f"seed {s}", step): run.at(f"seed {s}/loss", step) for s in range(CONFIG.seeds) for step in STEPS}
-        with changed(run, tmp_path / "b.sqlite", follows) as copy:
-            finding = found(STUDY, copy, "sparsity-explains-what-eviction-costs")
-            assert finding.verdict in (NOT, OPEN)
-            assert abs(finding.main.effect) < 0.2
+        finding = found(STUDY, changed(run, follows), "sparsity-explains-what-eviction-costs")
+        assert finding.verdict in (NOT, OPEN)
+        assert abs(finding.main.effect) < 0.2
 
 
 def test_networks_that_did_not_learn_do_not_count(tmp_path):
     with record(tmp_path / "a.sqlite", **GOOD) as run:
-        with altered(run, tmp_path / "b.sqlite", "seed 1/loss", lambda x: x * 0 + 5.7) as copy:
-            finding = found(STUDY, copy, "attention-is-sparse")
-            assert finding.main.seeds == 3
-            assert finding.details["left out because they did not learn"] == {"networks": 1}
+        finding = found(STUDY, altered(run, "seed 1/loss", lambda x: x * 0 + 5.7), "attention-is-sparse")
+        assert finding.main.seeds == 3
+        assert finding.details["left out because they did not learn"] == {"networks": 1}
 
         def none(name, step, value):
             return value * 0 + 5.7 if name.endswith("/loss") and "seed" in name else value
 
-        with changed(run, tmp_path / "c.sqlite", none) as copy, house_style():
+        with changed(run, none) as copy, house_style():
             seen = dict(verdicts(STUDY, copy))
             assert seen.pop("a-fifth-suffices-others-network") == "holds"
             assert seen.pop("a-fifth-suffices-far-back") == "at paper scale"

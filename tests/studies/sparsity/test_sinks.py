@@ -98,20 +98,19 @@ def test_text_is_learned_a_tenth_below_guessing_with_the_first_token_among_the_w
 def test_a_kind_that_never_attends_proves_nothing(tmp_path):
     with written(tmp_path / "a.sqlite") as run:
         name = f"{COPY}/sigmoid/attention/fetched"
-        with altered(run, tmp_path / "b.sqlite", name, lambda x: x * 0 + UNFETCHED) as copy:
-            assert found(STUDY, copy, "sinks-need-softmax").verdict == "not run"
-            assert found(STUDY, copy, "learned-sink-takes-over").verdict == "holds"
+        copy = altered(run, name, lambda x: x * 0 + UNFETCHED)
+        assert found(STUDY, copy, "sinks-need-softmax").verdict == "not run"
+        assert found(STUDY, copy, "learned-sink-takes-over").verdict == "holds"
 
         def one(value):
             value = value.copy()
             value[0] = UNFETCHED
             return value
 
-        with altered(run, tmp_path / "c.sqlite", name, one) as copy:
-            finding = found(STUDY, copy, "sinks-need-softmax")
-            assert finding.verdict == "undecided"  # what did not learn counts as the worst
-            assert finding.printed.effects["made language"].seeds == SEEDS - 1
-            assert finding.details["left out because they did not learn"] == {"networks": 1}
+        finding = found(STUDY, altered(run, name, one), "sinks-need-softmax")
+        assert finding.verdict == "undecided"  # what did not learn counts as the worst
+        assert finding.printed.effects["made language"].seeds == SEEDS - 1
+        assert finding.details["left out because they did not learn"] == {"networks": 1}
 
 
 def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
@@ -127,7 +126,8 @@ def test_numbers_beside_leave_out_networks_that_did_not_learn(tmp_path):
             value[0] = 9.0
         return value
 
-    with written(tmp_path / "a.sqlite", spread=0.0) as run, changed(run, tmp_path / "b.sqlite", never_attends) as copy:
+    with written(tmp_path / "a.sqlite", spread=0.0) as run:
+        copy = changed(run, never_attends)
         told = found(STUDY, copy, "first-token-draws-attention").details["made language"]
         assert told["strongest head"] == pytest.approx(0.4)
         assert told["step with half of the final mass"] == 50
@@ -218,7 +218,6 @@ def test_one_network_that_keeps_its_sink_leaves_it_open(tmp_path):
 
     with written(tmp_path / "a.sqlite", text=0.01) as run:
         for kind, claim in (("learned-sink", "learned-sink-takes-over"), ("off-by-one", "zero-sink-is-not-enough")):
-            with altered(run, tmp_path / f"{kind}.sqlite", f"{COPY}/{kind}/attention/mass", one) as copy:
-                finding = found(STUDY, copy, claim)
-                assert finding.verdict == OPEN
-                assert finding.details["made language"]["networks with a head above 30 %"] == 1
+            finding = found(STUDY, altered(run, f"{COPY}/{kind}/attention/mass", one), claim)
+            assert finding.verdict == OPEN
+            assert finding.details["made language"]["networks with a head above 30 %"] == 1

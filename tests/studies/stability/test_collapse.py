@@ -115,7 +115,7 @@ def test_rules_with_the_monitor_s_thresholds_ring_as_the_monitor_does(run):
             np.testing.assert_array_equal(points, record.usual(run)[name], err_msg=name)
 
 
-def test_an_entropy_fall_planted_late_is_seen_by_rule_and_monitor_alike(run, tmp_path):
+def test_an_entropy_fall_planted_late_is_seen_by_rule_and_monitor_alike(run):
     def change(name, step, value):
         if name != f"{PLAIN}/probe/entropy":
             return value
@@ -124,7 +124,7 @@ def test_an_entropy_fall_planted_late_is_seen_by_rule_and_monitor_alike(run, tmp
         value[4, 0, 0] -= 0.5 * (step >= 20)  # while the history is made
         return value
 
-    copy = changed(run, tmp_path / "fall", change)
+    copy = changed(run, change)
     usual = dict(zip(rules.alarm_names(), rules.usual_rings(copy, PLAIN, 6), strict=True))
     scores = rules.scores("entropy fall", copy.array(f"{PLAIN}/probe/entropy"), np.log(6))
     assert np.flatnonzero(usual["entropy fall"] >= 0).tolist() == [3]
@@ -141,14 +141,14 @@ def test_a_history_that_does_not_fit_is_refused(config):
 # The event
 
 
-def losses(run, path, course):
+def losses(run, course):
     def change(name, step, value):
         if name == f"{PLAIN}/probe/loss":
             value = np.array(value, dtype=float)
             value[0] = course[step // 2]
         return value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def losses(run, path, course):
         pytest.param([1.0] * 5 + [1.6] * 5, 40, id="above the lowest so far"),
     ],
 )
-def test_when_a_run_diverges(run, tmp_path, tail, point):
+def test_when_a_run_diverges(run, tail, point):
     course = [*np.linspace(5.0, 2.0, 35), *tail]
-    assert record.event(losses(run, tmp_path / "loss", course), PLAIN)[0] == point
+    assert record.event(losses(run, course), PLAIN)[0] == point
 
 
 # Judges: a record in which every kind of member does as told
@@ -183,7 +183,7 @@ BEYOND = {"largest_logit": 50.0, "stable_rank": 2.0, "update_entropy": 1.0, "dri
           "sign_diversity": 0.1, "gradient_norm": 3.0}  # fmt: skip
 
 
-def told(run, path, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=-1, healthy=-1, false=(), usual=8,
+def told(run, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=-1, healthy=-1, false=(), usual=8,
          usual_healthy=-1, usual_high=-1, qk_entropy=0.8, warm_entropy=0.5, late=0):  # fmt: skip
     """A copy of the run.
 
@@ -257,7 +257,7 @@ def told(run, path, *, rings=None, everywhere=False, event=EVENT, sudden=-1, qk=
         once = {f"{PLAIN}/place": 0.9, "loss by frequency": 3.5}
         return np.full(np.shape(value), once[name]) if name in once else value
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 ALL_HOLD = {
@@ -277,8 +277,8 @@ ALL_HOLD = {
 }
 
 
-def test_a_record_in_which_all_rules_warn(run, tmp_path):
-    copy = told(run, tmp_path / "told")
+def test_a_record_in_which_all_rules_warn(run):
+    copy = told(run)
     judged = verdicts(collapse.STUDY, copy)
     assert {claim: judged[claim] for claim in ALL_HOLD} == ALL_HOLD
     for rule in RULES:
@@ -323,35 +323,35 @@ def test_a_record_in_which_all_rules_warn(run, tmp_path):
         ("qk-norm-prevents-divergence", {"event": -1}, "not run"),
     ],
 )
-def test_the_verdict_follows_the_record(run, tmp_path, claim, options, verdict):
-    assert verdicts(collapse.STUDY, told(run, tmp_path / "told", **options))[claim] == verdict
+def test_the_verdict_follows_the_record(run, claim, options, verdict):
+    assert verdicts(collapse.STUDY, told(run, **options))[claim] == verdict
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_leads_need_two_seeds_with_a_run_that_diverges(run, tmp_path, seeds):
-    copy, of = told(run, tmp_path / "told"), record.column(run, PLAIN, "seed")
+def test_leads_need_two_seeds_with_a_run_that_diverges(run, seeds):
+    copy, of = told(run), record.column(run, PLAIN, "seed")
     few = sorted(set(of[record.judged(copy)]))[:seeds]
 
     def change(name, step, value):
         return np.where(np.isin(of, few), value, value[0]) if name == f"{PLAIN}/probe/loss" else value
 
-    rest = changed(copy, tmp_path / "few", change)
+    rest = changed(copy, change)
     assert bool(record.nothing_diverged(rest)) == (seeds < 2)
     assert any("Too few runs diverge" in one.caption for one in collapse.STUDY.draw(rest)) == (seeds < 2)
 
 
-def test_where_all_open_runs_diverge_nothing_is_calibrated(run, tmp_path):
-    copy, is_open = told(run, tmp_path / "told"), record.column(run, PLAIN, "open").astype(bool)
+def test_where_all_open_runs_diverge_nothing_is_calibrated(run):
+    copy, is_open = told(run), record.column(run, PLAIN, "open").astype(bool)
     gone = np.flatnonzero(record.judged(copy))[0]
 
     def change(name, step, value):
         return np.where(is_open, value[gone], value) if name == f"{PLAIN}/probe/loss" else value
 
-    assert record.nothing_learned(changed(copy, tmp_path / "open", change)) == "every healthy run diverged"
+    assert record.nothing_learned(changed(copy, change)) == "every healthy run diverged"
 
 
-def test_open_seeds_alone_calibrate(run, tmp_path):
-    copy = told(run, tmp_path / "false", false=("largest logit", "loss"))
+def test_open_seeds_alone_calibrate(run):
+    copy = told(run, false=("largest logit", "loss"))
     for rule in ("largest logit", "loss"):
         np.testing.assert_allclose(record.lead(copy, rule), (EVENT - RINGS[rule]) / EVENT)
         assert record.false_alarms(copy, record.rings(copy, rule)) == 1.0
@@ -361,50 +361,50 @@ def test_open_seeds_alone_calibrate(run, tmp_path):
     assert details["lead, steps (median over runs)"]["largest logit"] == 40.0
 
 
-def test_an_open_run_that_goes_further_raises_the_threshold(run, tmp_path):
-    calm = told(run, tmp_path / "calm")
+def test_an_open_run_that_goes_further_raises_the_threshold(run):
+    calm = told(run)
     open_one = int(np.flatnonzero(record.column(run, PLAIN, "open"))[0])
 
     def change(name, step, value):
-        value = told(run, tmp_path / "x").change(name, step, value)
+        value = told(run).change(name, step, value)
         if name == f"{PLAIN}/probe/largest_logit" and step == 10:
             value = np.array(value)
             value[open_one, 1, 1] = 60.0
         return value
 
-    wild = changed(run, tmp_path / "wild", change)
+    wild = changed(run, change)
     assert (record.rings(calm, "largest logit")[record.judged(calm)] == 10).all()
     assert (record.rings(wild, "largest logit")[record.judged(wild)] == -1).all()
     assert (record.lead(wild, "largest logit") == 0).all()
 
 
-def test_healthy_twins_that_ring_too_often_are_not_quiet(run, tmp_path):
+def test_healthy_twins_that_ring_too_often_are_not_quiet(run):
     warm = (record.column(run, PLAIN, "kind") == HEALTHY) & (record.column(run, PLAIN, "warm_up") > 0)
 
     def change(name, step, value):
         value = plain.change(name, step, value)
         return np.where(warm & (np.arange(len(value)) == 1)[:, None], 80, value) if "usual" in name else value
 
-    plain = told(run, tmp_path / "plain")
-    copy = changed(run, tmp_path / "half", change)
+    plain = told(run)
+    copy = changed(run, change)
     assert record.false_alarms(copy, record.any_of(record.usual(copy))) == 0.5
     assert verdicts(collapse.STUDY, copy)["healthy-twins-are-quiet"] == "only qualitative"
 
 
-def test_the_head_with_least_entropy_counts(run, tmp_path):
+def test_the_head_with_least_entropy_counts(run):
     def change(name, step, value):
         value = np.full(value.shape, 1.0) if name.endswith("probe/entropy") else value
         if name == f"{QK_NORM}/probe/entropy":
             value[:, 1, 0] = 0.5
         return value
 
-    copy = changed(run, tmp_path / "one", change)
+    copy = changed(run, change)
     np.testing.assert_allclose(record.lowest_entropy(copy, QK_NORM, SUDDEN), 0.5 / np.log(6))
     np.testing.assert_allclose(record.lowest_entropy(copy, PLAIN, SUDDEN), 1.0 / np.log(6))
 
 
-def test_seeds_are_averaged_over_their_runs(run, tmp_path):
-    copy = told(run, tmp_path / "late", late=6)
+def test_seeds_are_averaged_over_their_runs(run):
+    copy = told(run, late=6)
     share = record.lead(copy, "largest logit")
     np.testing.assert_allclose(share, [20 / 30, 20 / 30, 26 / 36, 20 / 30])
 

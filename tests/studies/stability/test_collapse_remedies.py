@@ -206,7 +206,7 @@ def test_the_bench_compares_runs_of_the_same_cell_and_seed(run):
 ENDS = {record.NOTHING: 3.0, QK_CLIP: 2.0, RESTORED: 4.0, CLIPPED: 3.0, LOWER: 1.0}
 
 
-def told(run, path, *, gone, ends=None, far=9.0, top=6.0):
+def told(run, *, gone, ends=None, far=9.0, top=6.0):
     """A copy in which rising runs of some remedies diverge, and the others end at a loss.
 
     gone: remedies and "nothing". ends: the loss at the end of what does not diverge, where it is not that of `ENDS`;
@@ -226,7 +226,7 @@ def told(run, path, *, gone, ends=None, far=9.0, top=6.0):
         diverges = (kind == RISING) & (rate == top) & (remedy in gone) & (step >= 60)
         return np.where(diverges, far, course - 0.5 * (kind == RISING) * (step > 0))
 
-    return changed(run, path, change)
+    return changed(run, change)
 
 
 @pytest.mark.parametrize(
@@ -244,12 +244,12 @@ def told(run, path, *, gone, ends=None, far=9.0, top=6.0):
         ("qk-clip-helps-where-nothing-diverges", {"nothing"}, {QK_CLIP: 3.0}, "not above its control"),
     ],
 )
-def test_the_verdict_follows_the_record(run, tmp_path, claim, gone, ends, verdict):
-    assert verdicts(collapse.STUDY, told(run, tmp_path / "told", gone=gone, ends=ends))[claim] == verdict
+def test_the_verdict_follows_the_record(run, claim, gone, ends, verdict):
+    assert verdicts(collapse.STUDY, told(run, gone=gone, ends=ends))[claim] == verdict
 
 
-def test_the_details_have_every_remedy(run, tmp_path):
-    copy = told(run, tmp_path / "told", gone={"nothing", RESTORED})
+def test_the_details_have_every_remedy(run):
+    copy = told(run, gone={"nothing", RESTORED})
     details = found(collapse.STUDY, copy, "qk-clip-saves-runs").details
     saved = details["runs saved, of those whose twin diverges"]
     assert saved[record.NOTHING] == saved[RESTORED] == 0.0
@@ -270,9 +270,9 @@ def test_the_details_have_every_remedy(run, tmp_path):
     assert [above[name] for name in (record.NOTHING, QK_CLIP, RESTORED)] == pytest.approx([0.0, -1.0, 1.0])
 
 
-def test_a_run_that_fails_with_a_remedy_alone_is_no_gap(run, tmp_path):
+def test_a_run_that_fails_with_a_remedy_alone_is_no_gap(run):
     """Its loss counts as the largest of all, 4, and it is a run lost. A warm-up is compared where it has runs."""
-    copy = told(run, tmp_path / "told", gone={QK_CLIP}, far=np.nan)
+    copy = told(run, gone={QK_CLIP}, far=np.nan)
     np.testing.assert_allclose(record.harm(copy, QK_CLIP), ((2.0 - 3.0) + (4.0 - 2.5)) / 2)
     np.testing.assert_allclose(record.learned(copy, QK_CLIP), 5.0 - (2.0 + 4.0) / 2)
     np.testing.assert_allclose(record.harm(copy, record.WARM_UP), 0.0, atol=1e-6)
@@ -282,7 +282,7 @@ def test_a_run_that_fails_with_a_remedy_alone_is_no_gap(run, tmp_path):
     assert lost[LOWER] == lost[record.NOTHING] == 0.0
 
 
-def test_where_only_runs_outside_of_the_bench_diverge_nothing_can_be_saved(run, tmp_path):
-    copy = told(run, tmp_path / "told", gone={"nothing"}, top=2.0)
+def test_where_only_runs_outside_of_the_bench_diverge_nothing_can_be_saved(run):
+    copy = told(run, gone={"nothing"}, top=2.0)
     assert verdicts(collapse.STUDY, copy)["qk-clip-saves-runs"] == "not run"
     assert verdicts(collapse.STUDY, copy)["qk-norm-prevents-divergence"] == "holds"

@@ -259,7 +259,8 @@ def test_each_control_can_turn_the_verdict(tmp_path, row, expected):
         return value
 
     enough = {"seeds": 5, "shuffled": 5}
-    with written(tmp_path / "run.sqlite", **BEST, **enough) as run, changed(run, tmp_path / "b.sqlite", spoil) as copy:
+    with written(tmp_path / "run.sqlite", **BEST, **enough) as run:
+        copy = changed(run, spoil)
         assert [verdicts(STUDY, copy)[name] for name in CLAIMS[:3]] == expected
 
 
@@ -270,7 +271,8 @@ def test_a_node_that_told_as_much_before_training_stands_for_nothing_new(tmp_pat
             value[:4, 3, 0] = value[:4, 0, 0] / 0.9
         return value
 
-    with written(tmp_path / "run.sqlite", **BEST) as run, changed(run, tmp_path / "b.sqlite", spoil) as copy:
+    with written(tmp_path / "run.sqlite", **BEST) as run:
+        copy = changed(run, spoil)
         seen = found(STUDY, copy, "one-node-each")
         assert seen.main.control_effect == pytest.approx(0.9)
         assert seen.verdict == NOT
@@ -285,8 +287,7 @@ def test_blocks_that_differed_before_training_have_learned_nothing_by_it(tmp_pat
                 value[:, 1:3, 2] = run.at(name, 320)[:, 1:3, 2]
             return value
 
-        with changed(run, tmp_path / "b.sqlite", ahead) as copy:
-            assert verdicts(STUDY, copy)["higher-levels-in-later-blocks"] == NOT
+        assert verdicts(STUDY, changed(run, ahead))["higher-levels-in-later-blocks"] == NOT
 
 
 def test_seeds_that_differ_leave_one_node_below_its_size(tmp_path):
@@ -295,7 +296,8 @@ def test_seeds_that_differ_leave_one_node_below_its_size(tmp_path):
         value[:4, 3, 0] *= np.array([1.0, 1.0, 1.3, 1.3])[:, None]
         return value
 
-    with written(tmp_path / "run.sqlite", **BEST) as run, altered(run, tmp_path / "b", "alignment", spoil) as copy:
+    with written(tmp_path / "run.sqlite", **BEST) as run:
+        copy = altered(run, "alignment", spoil)
         seen = found(STUDY, copy, "one-node-each")
         assert seen.main.effect > judging.HIGH  # the mean is, its interval is not
         assert seen.verdict == LITTLE
@@ -315,14 +317,14 @@ def test_a_network_that_diverged_is_left_out_and_counted(tmp_path):
         return value
 
     with written(tmp_path / "run.sqlite", noise=5e-4) as run:
-        with changed(run, tmp_path / "a.sqlite", spoil) as bad:
-            marked = altered(bad, tmp_path / "b.sqlite", "diverged_at", lambda value: mark(value, 1))
-            for copy in (bad, marked):  # whether or not the trainer has seen it
-                findings = STUDY.judge(copy)
-                assert [finding.verdict for finding in findings] == list(verdicts(STUDY, run).values())
-                assert all(one.details["diverged and left out"] == {"networks": 1} for one in findings)
-                assert findings[4].main.seeds == 3
-                assert Scores(copy).written.shape[1] == 3
+        bad = changed(run, spoil)
+        marked = altered(bad, "diverged_at", lambda value: mark(value, 1))
+        for copy in (bad, marked):  # whether or not the trainer has seen it
+            findings = STUDY.judge(copy)
+            assert [finding.verdict for finding in findings] == list(verdicts(STUDY, run).values())
+            assert all(one.details["diverged and left out"] == {"networks": 1} for one in findings)
+            assert findings[4].main.seeds == 3
+            assert Scores(copy).written.shape[1] == 3
         # one seed is left; none is; no control on shuffled text is left; one is
         for gone, expected in (
             ((0, 1, 2), [OPEN] * 5),
@@ -330,10 +332,10 @@ def test_a_network_that_diverged_is_left_out_and_counted(tmp_path):
             ((4, 5), [OPEN, OPEN, OPEN, NOT, NOT]),
             ((5,), [OPEN, OPEN, OPEN, NOT, NOT]),
         ):
-            path = tmp_path / f"c{gone}.sqlite"
-            with altered(run, path, "diverged_at", lambda value, gone=gone: mark(value, *gone)) as copy:
-                assert list(verdicts(STUDY, copy).values()) == expected
-                STUDY.draw(copy)
+            tmp_path / f"c{gone}.sqlite"
+            copy = altered(run, "diverged_at", lambda value, gone=gone: mark(value, *gone))
+            assert list(verdicts(STUDY, copy).values()) == expected
+            STUDY.draw(copy)
 
 
 def test_two_levels_are_no_order(tmp_path):
