@@ -55,6 +55,7 @@ class ClaimFile(pytest.File):
     """The claims of one file; each is a test."""
 
     def collect(self) -> Iterator[ClaimItem]:
+        """Judge them, all together."""
         from joma.host.errors import JomaError
 
         try:
@@ -102,10 +103,12 @@ class ClaimItem(pytest.Item):
     """One claim as a test."""
 
     def __init__(self, *, finding: Finding, stated: str, **given: Any) -> None:
+        """finding: what was found. stated: the verdict that was stated, or an empty word."""
         super().__init__(**given)
         self.finding, self.stated = finding, stated
 
     def runtest(self) -> None:
+        """Pass, fail, skip or xfail by the verdict."""
         _settle(self, self.finding, self.stated)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
@@ -113,6 +116,7 @@ class ClaimItem(pytest.Item):
         return str(excinfo.value)
 
     def reportinfo(self) -> tuple[Path, None, str]:
+        """Where it stands."""
         return self.path, None, self.name
 
 

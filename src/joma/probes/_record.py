@@ -108,6 +108,7 @@ class Probe:
         self.forget()
 
     def forget(self) -> None:
+        """Begin anew, as if nothing had been seen."""
         self.stats: dict[str, list[AttentionStats]] = {}
         self.sparsity: dict[str, list[AttentionSparsity]] = {}
         self.spread: dict[str, SpreadSums] = {}
@@ -121,6 +122,7 @@ class Probe:
 
     @property
     def layers(self) -> list[str]:
+        """Names of the modules that attended, in the model's own order."""
         return [name for name in self.names.values() if name in self._means.names]
 
     def mean(self, measure: str = "entropy") -> Tensor:

@@ -34,6 +34,7 @@ class WriterLock:
             self.forget()
 
     def forget(self) -> None:
+        """Close this process's handle and leave the file alone."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

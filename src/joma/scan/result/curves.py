@@ -43,10 +43,12 @@ class Curve:
 
     @property
     def name(self) -> str:
+        """Measure and group, as in the run."""
         return self.measure if self.group is None else f"{self.measure}/{self.group}"
 
     @property
     def by_head(self) -> bool:
+        """Whether the columns are attention heads."""
         return self.heads or self.group is None
 
     @property
@@ -65,6 +67,12 @@ class Curve:
         return mean_of(self.cells, axis=2) if self.by_head else self.cells[:, :, 0]
 
     def quantity(self, column: str) -> str:
+        """What a column is called in a table and in a threshold.
+
+        >>> curve = Curve("coherence", "embedding", (Row(None, None, "wte"),), ("mean", "q0.5"), np.ones((1, 1, 2)))
+        >>> curve.quantity("mean"), curve.quantity("q0.5")
+        ('coherence_mean', 'coherence_q0.5')
+        """
         several = len(self.columns) > 1 and not self.by_head
         return f"{self.measure}_{column.replace(' ', '_')}" if several else self.measure
 
@@ -125,6 +133,7 @@ class Scan(Shown):
 
     @property
     def complete(self) -> bool:
+        """Whether everything that was asked for is there."""
         return not self.faults and not self.refused
 
     def as_json(self) -> dict[str, Any]:

@@ -145,6 +145,7 @@ class Series:
 
     @property
     def epochs(self) -> list[int | None]:
+        """The epoch of each checkpoint, as far as it is known."""
         return [place.epoch for place in self.places]
 
     def select(self, wanted: str | Sequence[int] | None) -> Self:

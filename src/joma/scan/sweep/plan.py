@@ -149,10 +149,12 @@ class Plan:
         return [row for row in self.rows if isinstance(row.measure, Measure)]
 
     def fingerprints(self, kind: str) -> dict[str, PlanRow]:
+        """The rows of one kind of fingerprint, by group."""
         return {row.group: row for row in self.rows if row.group and row.curve == f"{kind}/{row.group}"}
 
     @property
     def pairs(self) -> list[str]:
+        """Measures of two neighbouring checkpoints."""
         return [name for name, measure in self.measures.items() if measure.needs == "text"]
 
 
