@@ -339,15 +339,16 @@ def draw(run: Run) -> list[Drawing]:
         step_axis(axis)
         ends = [f"{kind} gives {number(float(record.every(kind, 'first')[-1].mean()), '%')}" for kind in KINDS]
         caption += f"Silent queries, {name}: to the first key {listing(ends)}. "
+    axes[0].legend(fontsize=7.5, loc="center right")
     axis = axes[-1]
-    for mark, record in zip("osv^", records.values(), strict=False):
+    for mark, (name, record) in zip("osv^", records.items(), strict=False):
+        axis.plot([], [], mark, ms=4, color=CONTROL, label=name)
         for kind in KINDS:
-            mass = 100 * record.every(kind, "first")[-1]
-            axis.plot(record.error(kind), mass, mark, ms=4, color=COLOURS[kind], label=kind if mark == "o" else None)
+            axis.plot(record.error(kind), 100 * record.every(kind, "first")[-1], mark, ms=4, color=COLOURS[kind])
     axis.axvline(LEARNED, color=CONTROL, ls=":", lw=1)
     axis.set(xscale="log", xlabel="error (1: always silent)", ylabel="attention on the first key (%)", ylim=(-2, 102))
     axis.set_title("The same task, the same error")
-    axis.legend(fontsize=7.5, loc="center right")
+    axis.legend(fontsize=7.5, loc=(0.02, 0.6))
     caption += (
         f"Lines are means over {run.config['seeds']} networks; bands go from the lowest to the highest. Dashed: the "
         "control in which every token asks for a mean. Last panel: the end of training, one point per network; those "
