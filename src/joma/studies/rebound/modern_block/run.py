@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from joma.claims.contract import Above, Least, OneOf, Progress, Within
+from joma.claims.guards import at_paper_scale, needs_device
 from joma.data.text import Corpus
 from joma.models.decoder import Decoder, DecoderConfig
 from joma.models.decoder_config import Norm
@@ -146,6 +147,7 @@ def measuring_points(config: ModernBlockConfig) -> tuple[int, ...]:
 
 def run(config: ModernBlockConfig, run: Run, progress: Progress) -> None:
     """Train the arms and Muon of a family, then its clipped twins; what is recorded is not trained again."""
+    needs_device(config.device, at_paper_scale("modern-block"))
     text = corpus(config, progress)
     remember_corpus(text, run)
     families = [family for family in config.families if family in FAMILIES]
