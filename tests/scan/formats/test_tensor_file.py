@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+from contextlib import closing
 
 import pytest
 import torch
@@ -137,3 +139,12 @@ def test_a_part_of_a_file_is_a_file(tmp_path):
         6,
         b"\x10",
     )
+
+
+def test_reads_that_give_less_than_was_asked_for_add_up(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(bytes(range(40)))
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, at: whole(file, [buffers[0][:7]], at))
+    with closing(LocalBytes(tmp_path / "a")) as file:
+        file.read_into(5, memoryview(found := bytearray(30)))
+    assert found == bytes(range(5, 35))
