@@ -188,6 +188,24 @@ def test_a_probe_batch_is_read_every_so_many_steps_and_leaves_no_trace(kind):
         torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-7)
 
 
+def test_clips_count_over_steps_of_all_layers_or_of_some():
+    clip = QKClip(build("gpt2"), threshold=10.0)
+    first, second = "transformer.h.0.attn", "transformer.h.1.attn"
+    logits = {first: torch.tensor([20.0, 5.0, 20.0, 5.0]), second: torch.tensor([5.0, 5.0, 20.0, 20.0])}
+    begun = clip.state_dict()
+    clip.step(logits)
+    clip.step(logits)
+    clip.step({second: torch.tensor([20.0, 5.0, 5.0, 5.0])})
+    assert {name: each.tolist() for name, each in clip.clips.items()} == {first: [2, 0, 2, 0], second: [1, 0, 2, 2]}
+    assert {name: each.tolist() for name, each in clip.largest.items()} == {
+        first: [20, 5, 20, 5], second: [20, 5, 5, 5]
+    }  # fmt: skip
+    clip.load_state_dict(begun)
+    assert clip.clips == clip.largest == {}
+    clip.step({second: torch.tensor([20.0, 5.0, 5.0, 5.0])})
+    assert clip.clips[second].tolist() == [1, 0, 0, 0]
+
+
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_training_that_resumes_ends_where_the_other_does(every):
     def train(model, optimizer, clip, steps):

@@ -125,7 +125,8 @@ class QKClip:
     def _table(self, name: str) -> dict[str, Tensor]:
         if self._plan is None or name not in self._flat:
             return self._tables[name]
-        return dict(zip(self._plan.heads, self._flat[name].split([*self._plan.heads.values()]), strict=True))
+        parts = self._flat[name].split([*self._plan.heads.values()])
+        return self._tables[name] | dict(zip(self._plan.heads, parts, strict=True))
 
     def __repr__(self) -> str:
         return f"QKClip({type(self.model).__name__}, threshold={self.threshold:g}, step {self.steps})"
